@@ -1,0 +1,1 @@
+"""Text environments on the host; none of them imports JAX."""

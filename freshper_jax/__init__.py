@@ -1,0 +1,1 @@
+"""Freshness-aware prioritized experience replay for LLM and VLM agents, in JAX."""

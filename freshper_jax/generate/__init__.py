@@ -1,0 +1,1 @@
+"""Key/value cache, extend, and the decode loop."""

@@ -1,0 +1,1 @@
+"""Advantages, policy losses and off-policy corrections."""

@@ -1,0 +1,1 @@
+"""Freshness-aware prioritized replay."""

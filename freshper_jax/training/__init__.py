@@ -1,0 +1,1 @@
+"""Train state, update, loop, checkpoints and metrics."""
