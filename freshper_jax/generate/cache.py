@@ -1,0 +1,92 @@
+"""The key/value cache: left-aligned rows, each with a length of its own."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from freshper_jax.models import ModelConfig
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class KVCache:
+    """Keys and values of the tokens seen so far, for each row.
+
+    keys: a tuple with one array a layer, each [B, S, K, H]
+    values: likewise
+    lengths: [B] int32, tokens held; slots from there on are stale and never seen
+
+    One array a layer, not one for all, so that each update can alias its input.
+    """
+
+    keys: tuple[jax.Array, ...]
+    values: tuple[jax.Array, ...]
+    lengths: jax.Array
+
+    @property
+    def slots(self) -> int:
+        """The capacity S of a row, in tokens."""
+        return self.keys[0].shape[1]
+
+
+def init_cache(
+    config: ModelConfig, rows: int, slots: int, dtype: str | jnp.dtype | None = None
+) -> KVCache:
+    """Makes an empty cache.
+
+    Args:
+      config: of the model.
+      rows: B.
+      slots: capacity S of a row, in tokens.
+      dtype: of keys and values, by default the compute dtype.
+
+    Raises ValueError where rows or slots is below 1.
+    """
+    for name, value in (("rows", rows), ("slots", slots)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    shape = (rows, slots, config.num_key_value_heads, config.head_dim)
+    layers = range(config.num_hidden_layers)
+    dtype = config.compute_dtype if dtype is None else dtype
+    return KVCache(
+        keys=tuple(jnp.zeros(shape, dtype) for _ in layers),
+        values=tuple(jnp.zeros(shape, dtype) for _ in layers),
+        lengths=jnp.zeros(rows, jnp.int32),
+    )
+
+
+def reset_rows(cache: KVCache, mask: jax.Array) -> KVCache:
+    """Empties the rows where mask [B] bool is true; their slots are reused as they are."""
+    return dataclasses.replace(cache, lengths=jnp.where(mask, 0, cache.lengths))
+
+
+def grow_cache(cache: KVCache, slots: int) -> KVCache:
+    """Returns the cache with `slots` slots a row, what it holds kept.
+
+    Raises ValueError where that is fewer than it has.
+    """
+    if slots < cache.slots:
+        raise ValueError(f"slots must be at least the {cache.slots} there are, got {slots}")
+
+    def pad(array: jax.Array) -> jax.Array:
+        return jnp.pad(array, ((0, 0), (0, slots - array.shape[1]), (0, 0), (0, 0)))
+
+    return KVCache(
+        keys=tuple(map(pad, cache.keys)),
+        values=tuple(map(pad, cache.values)),
+        lengths=cache.lengths,
+    )
+
+
+def take_rows(cache: KVCache, rows: jax.Array) -> KVCache:
+    """Returns the cache whose row i is a copy of row rows[i]; rows is [B'] int32.
+
+    With repeated indices, one prefill serves every member of a group.
+    """
+    return jax.tree.map(lambda array: array[rows], cache)
+
+
+def fits(cache: KVCache, counts: jax.Array) -> jax.Array:
+    """Returns [B] bool, whether each row has room for counts [B] more tokens."""
+    return cache.lengths + counts <= cache.slots

@@ -1,0 +1,113 @@
+"""Drawing tokens, with their log-probabilities under the very distribution drawn from."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SamplingParams:
+    """How tokens are drawn; each value a scalar or one a row, [B], and traced.
+
+    temperature: divides the logits; 0 takes the most likely token
+    top_k: keeps the k most likely tokens; 0 is off
+    top_p: of those, keeps the fewest whose probability together reaches top_p; 1 is off
+    min_p: of those, keeps the ones at least min_p as likely as the most likely; 0 is off
+
+    A token exactly as likely as the last one kept is kept too.
+    """
+
+    temperature: Any = 1.0  # [] or [B] float32
+    top_k: Any = 0  # [] or [B] int32
+    top_p: Any = 1.0  # [] or [B] float32
+    min_p: Any = 0.0  # [] or [B] float32
+
+    def validate(self) -> None:
+        """Raises ValueError on a value out of range; to be called outside of jit."""
+        bounds = {
+            "temperature": (0.0, math.inf, "non-negative and finite"),
+            "top_k": (0, math.inf, "non-negative"),
+            "top_p": (0.0, 1.0, "in (0, 1]"),
+            "min_p": (0.0, 1.0, "in [0, 1]"),
+        }
+        for name, (low, high, words) in bounds.items():
+            value = np.asarray(getattr(self, name))
+            right = np.isfinite(value) & (value >= low) & (value <= high)
+            if name == "top_p":
+                right &= value > 0
+            if not right.all():
+                raise ValueError(f"{name} must be {words}, got {value[~right].ravel()[0]}")
+
+    def broadcast(self, rows: int) -> "SamplingParams":
+        """Returns the parameters with one value a row, [B], in the documented dtypes."""
+
+        def spread(value: Any, dtype: type) -> jax.Array:
+            return jnp.broadcast_to(jnp.asarray(value).astype(dtype), (rows,))
+
+        return SamplingParams(
+            temperature=spread(self.temperature, jnp.float32),
+            top_k=spread(self.top_k, jnp.int32),
+            top_p=spread(self.top_p, jnp.float32),
+            min_p=spread(self.min_p, jnp.float32),
+        )
+
+
+def truncate_logits(logits: jax.Array, params: SamplingParams) -> jax.Array:
+    """Sets to -inf the logits [B, V] that top-k, top-p and min-p leave out.
+
+    `params` has one value a row, and the logits are divided by the temperature already.
+
+    References: Holtzman et al. 2019, https://arxiv.org/abs/1904.09751 (top-p);
+    Nguyen et al. 2024, https://arxiv.org/abs/2407.01082 (min-p).
+    """
+    vocab_size = logits.shape[-1]
+    ordered = jnp.sort(logits, axis=-1, descending=True)
+    probabilities = jax.nn.softmax(ordered, axis=-1)
+    reached = jnp.cumsum(probabilities, axis=-1)
+    # Each rule keeps a prefix of the descending order, so that only its size matters.
+    top_k = jnp.where(params.top_k > 0, jnp.minimum(params.top_k, vocab_size), vocab_size)
+    mass = jnp.take_along_axis(reached, top_k[:, None] - 1, axis=-1)
+    before = reached - probabilities
+    within_p = (before < params.top_p[:, None] * mass) | (params.top_p >= 1.0)[:, None]
+    within_min = probabilities >= params.min_p[:, None] * probabilities[:, :1]
+    kept = jnp.minimum(top_k, jnp.sum(within_p & within_min, axis=-1, dtype=jnp.int32))
+    threshold = jnp.take_along_axis(ordered, jnp.maximum(kept, 1)[:, None] - 1, axis=-1)
+    return jnp.where(logits >= threshold, logits, -jnp.inf)
+
+
+def sample_tokens(
+    logits: jax.Array, keys: jax.Array, params: SamplingParams
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Draws one token a row, by the Gumbel-max rule.
+
+    Args:
+      logits: [B, V] float32.
+      keys: [B] typed PRNG keys, one a row; consumed.
+      params: the temperature and truncation.
+
+    Returns:
+      tokens [B] int32; log_probs [B] float32 under the distribution drawn from, which at
+      temperature 0 is certain of its token; and log_probs_t1 [B] float32 under the plain
+      softmax of the logits, which the behaviour of no option changes.
+    """
+    rows, vocab_size = logits.shape
+    params = params.broadcast(rows)
+    greedy = params.temperature <= 0.0
+    scaled = logits / jnp.where(greedy, 1.0, params.temperature)[:, None]
+    truncated = jnp.any((params.top_k > 0) | (params.top_p < 1.0) | (params.min_p > 0.0))
+    scaled = lax.cond(truncated, lambda: truncate_logits(scaled, params), lambda: scaled)
+    noise = jax.vmap(lambda key: jax.random.gumbel(key, (vocab_size,), jnp.float32))(keys)
+    noise = jnp.where(greedy[:, None], 0.0, noise)
+    tokens = jnp.argmax(scaled + noise, axis=-1).astype(jnp.int32)
+
+    def log_prob(values: jax.Array) -> jax.Array:
+        chosen = jnp.take_along_axis(values, tokens[:, None], axis=-1)[:, 0]
+        return chosen - jax.nn.logsumexp(values, axis=-1)
+
+    return tokens, jnp.where(greedy, 0.0, log_prob(scaled)), log_prob(logits)

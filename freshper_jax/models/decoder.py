@@ -1,0 +1,192 @@
+"""The decoder's modules: what parameters there are and what a layer computes."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+from freshper_jax.models.attention import causal_attention, rotary_table, rotate
+from freshper_jax.models.config import ModelConfig
+
+Extra = TypeVar("Extra")
+# (queries [B, T, N, H], keys [B, T, K, H], values [B, T, K, H]) -> (mixed [B, T, N, H], extra)
+Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, Extra]]
+
+
+def _weight(config: ModelConfig, rngs: nnx.Rngs, *shape: int) -> nnx.Param:
+    """A normal weight of the config's spread."""
+    values = config.initializer_range * jax.random.normal(rngs.params(), shape, jnp.float32)
+    return nnx.Param(values.astype(config.param_dtype))
+
+
+class RMSNorm(nnx.Module):
+    """Scales vectors to a root mean square of one, then by a learned factor, in float32.
+
+    scale: [D]
+    """
+
+    def __init__(self, config: ModelConfig):
+        self.epsilon = config.rms_norm_eps
+        self.scale = nnx.Param(jnp.ones(config.hidden_size, config.param_dtype))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalises [B, T, D] over its last axis."""
+        wide = x.astype(jnp.float32)
+        root = lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.epsilon)
+        return (wide * root * self.scale[...].astype(jnp.float32)[None, None, :]).astype(
+            x.dtype
+        )
+
+
+class HeadProjection(nnx.Module):
+    """Projects the residual stream to heads.
+
+    kernel: [D, N, H], Hugging Face's [N H, D] transposed and split
+    bias: [N, H] or None
+    """
+
+    def __init__(self, config: ModelConfig, heads: int, *, rngs: nnx.Rngs):
+        shape = (heads, config.head_dim)
+        self.kernel = _weight(config, rngs, config.hidden_size, *shape)
+        self.bias = (
+            nnx.Param(jnp.zeros(shape, config.param_dtype)) if config.attention_bias else None
+        )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps [B, T, D] to [B, T, N, H]."""
+        heads = jnp.einsum("btd,dnh->btnh", x, self.kernel[...].astype(x.dtype))
+        if self.bias is None:
+            return heads
+        return heads + self.bias[...].astype(x.dtype)[None, None]
+
+
+class Attention(nnx.Module):
+    """Grouped-query attention with rotary positions; who attends to what is a callable.
+
+    query: [D, N, H]; key, value: [D, K, H]; output: [N, H, D]
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
+        self.query = HeadProjection(config, config.num_attention_heads, rngs=rngs)
+        self.key = HeadProjection(config, config.num_key_value_heads, rngs=rngs)
+        self.value = HeadProjection(config, config.num_key_value_heads, rngs=rngs)
+        shape = (config.num_attention_heads, config.head_dim, config.hidden_size)
+        self.output = _weight(config, rngs, *shape)
+
+    def __call__(
+        self, x: jax.Array, table: tuple[jax.Array, jax.Array], attend: Attend[Extra]
+    ) -> tuple[jax.Array, Extra]:
+        """Maps [B, T, D] to [B, T, D], and passes on what `attend` returns beside it."""
+        queries, keys = rotate(self.query(x), table), rotate(self.key(x), table)
+        mixed, extra = attend(queries, keys, self.value(x))
+        return jnp.einsum("btnh,nhd->btd", mixed, self.output[...].astype(x.dtype)), extra
+
+
+class FeedForward(nnx.Module):
+    """The gated feed-forward layer: down(silu(gate(x)) * up(x)).
+
+    gate, up: [D, F]; down: [F, D]
+
+    Reference: Shazeer 2020, https://arxiv.org/abs/2002.05202 (SwiGLU).
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
+        width, inner = config.hidden_size, config.intermediate_size
+        self.gate = _weight(config, rngs, width, inner)
+        self.up = _weight(config, rngs, width, inner)
+        self.down = _weight(config, rngs, inner, width)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps [B, T, D] to [B, T, D]."""
+        gate, up, down = (w[...].astype(x.dtype) for w in (self.gate, self.up, self.down))
+        inner = jax.nn.silu(jnp.einsum("btd,df->btf", x, gate))
+        return jnp.einsum("btf,fd->btd", inner * jnp.einsum("btd,df->btf", x, up), down)
+
+
+class DecoderLayer(nnx.Module):
+    """One pre-norm residual layer: attention, then feed-forward."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
+        self.attention_norm = RMSNorm(config)
+        self.attention = Attention(config, rngs=rngs)
+        self.feed_forward_norm = RMSNorm(config)
+        self.feed_forward = FeedForward(config, rngs=rngs)
+
+    def __call__(
+        self, x: jax.Array, table: tuple[jax.Array, jax.Array], attend: Attend[Extra]
+    ) -> tuple[jax.Array, Extra]:
+        """Maps [B, T, D] to [B, T, D], and passes on what `attend` returns beside it."""
+        mixed, extra = self.attention(self.attention_norm(x), table, attend)
+        x = x + mixed
+        return x + self.feed_forward(self.feed_forward_norm(x)), extra
+
+
+class Decoder(nnx.Module):
+    """A causal language model.
+
+    embedding: [V, D]
+    layers: a DecoderLayer whose parameters have a leading axis of layers
+    final_norm: [D]
+    unembedding: [D, V], or None where it is the embedding transposed
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
+        self.config = config
+        self.embedding = _weight(config, rngs, config.vocab_size, config.hidden_size)
+        keys = jax.random.split(rngs.params(), config.num_hidden_layers)
+        self.layers = jax.vmap(lambda key: DecoderLayer(config, rngs=nnx.Rngs(key)))(keys)
+        self.final_norm = RMSNorm(config)
+        self.unembedding = (
+            None
+            if config.tie_word_embeddings
+            else _weight(config, rngs, config.hidden_size, config.vocab_size)
+        )
+
+    def embed(self, tokens: jax.Array) -> jax.Array:
+        """Looks up [B, T] int32 as [B, T, D] in the compute dtype."""
+        rows = self.embedding[...].at[tokens].get(mode="clip")
+        return rows.astype(self.config.compute_dtype)
+
+    def rotary(self, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns the rotary table of positions [B, T] or [1, T] int32."""
+        return rotary_table(positions, self.config.head_dim, self.config.rope_theta)
+
+    def unstack(self) -> tuple[DecoderLayer, ...]:
+        """Returns the layers one by one, each with its own slice of the stacked parameters."""
+        return tuple(
+            jax.tree.map(lambda leaf, index=index: leaf[index], self.layers)
+            for index in range(self.config.num_hidden_layers)
+        )
+
+    def hidden_states(self, tokens: jax.Array, lengths: jax.Array | None = None) -> jax.Array:
+        """Runs the full causal forward over tokens [B, T]; see `LanguageModel`."""
+        length = tokens.shape[1]
+        table = self.rotary(jnp.arange(length, dtype=jnp.int32)[None])
+        block = self.config.attention_block
+
+        def attend(queries, keys, values):
+            return causal_attention(queries, keys, values, block=block), None
+
+        def step(x: jax.Array, layer: DecoderLayer) -> tuple[jax.Array, None]:
+            return layer(x, table, attend)
+
+        if self.config.remat:
+            step = jax.checkpoint(step, prevent_cse=False)
+        x, _ = lax.scan(step, self.embed(tokens), self.layers)
+        x = self.final_norm(x)
+        if lengths is None:
+            return x
+        inside = jnp.arange(length)[None, :] < lengths[:, None]
+        return jnp.where(inside[:, :, None], x, jnp.zeros_like(x))
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """Unembeds [..., D] to [..., V] float32."""
+        if self.unembedding is None:
+            equation, kernel = "...d,vd->...v", self.embedding[...]
+        else:
+            equation, kernel = "...d,dv->...v", self.unembedding[...]
+        kernel = kernel.astype(hidden.dtype)
+        return jnp.einsum(equation, hidden, kernel, preferred_element_type=jnp.float32)
