@@ -1,0 +1,49 @@
+"""The trajectory: one row is a whole multi-turn episode, token by token."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+
+__all__ = ["Trajectory"]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Trajectory:
+    """A batch of finished episodes as append-only token rows.
+
+    `B` rows, `T` tokens. A row holds the prompt, every observation and every reply in the
+    order in which the policy met them; ids are never rendered again from text.
+
+    | field               | shape, dtype  | meaning                                             |
+    | ------------------- | ------------- | --------------------------------------------------- |
+    | tokens              | `[B, T]` i32  | token ids, padded on the right                      |
+    | response_mask       | `[B, T]` bool | tokens that the policy sampled                      |
+    | behaviour_log_probs | `[B, T]` f32  | under the distribution sampled from; else 0         |
+    | rewards             | `[B, T]` f32  | on the last token of each turn, penalties included  |
+    | advantages          | `[B, T]` f32  | as computed at collection; 0 until then             |
+    | return_             | `[B]` f32     | undiscounted sum of rewards                         |
+    | length              | `[B]` i32     | tokens held                                         |
+    | group_id            | `[B]` i32     | rows that share a start share an id                 |
+    | policy_version      | `[B]` i32     | optimiser updates applied to the behaviour policy   |
+    | temperature         | `[B]` f32     | sampling temperature                                |
+    | log_probs_t1        | `[B, T]` f32  | untruncated, at temperature 1; None where the same  |
+    """
+
+    tokens: jax.Array
+    response_mask: jax.Array
+    behaviour_log_probs: jax.Array
+    rewards: jax.Array
+    advantages: jax.Array
+    return_: jax.Array
+    length: jax.Array
+    group_id: jax.Array
+    policy_version: jax.Array
+    temperature: jax.Array
+    log_probs_t1: jax.Array | None = None
+
+    def replace(self, **changes: object) -> Trajectory:
+        """Return a copy with some fields replaced."""
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
