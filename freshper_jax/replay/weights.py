@@ -1,0 +1,65 @@
+"""Importance weights of drawn rows, and how many rows they are worth."""
+
+import jax
+import jax.numpy as jnp
+
+__all__ = ["WEIGHT_NORMALISERS", "effective_sample_size", "importance_weights"]
+
+WEIGHT_NORMALISERS = ("batch_max", "buffer_max", "mean", "none")
+
+
+def importance_weights(
+    log_probabilities: jax.Array,
+    valid: jax.Array,
+    rows: jax.Array,
+    beta: jax.Array,
+    *,
+    normaliser: str,
+    least_log_probability: jax.Array,
+) -> jax.Array:
+    """Computes (N P_i)^-beta over the normaliser, in the log domain.
+
+    `batch_max` divides by the largest weight of the batch, `buffer_max` by the largest weight
+    any stored row could have, `mean` by the mean over the batch, `none` by one. Where old rows
+    linger, `buffer_max` scales fresh ones by exp(-age alpha beta / tau) and so collapses the
+    step size.
+
+    Args:
+      log_probabilities: `[B]` float32, log P_i of the rows drawn.
+      valid: `[B]` bool, false where no row was drawn.
+      rows: int32 scalar N, rows stored.
+      beta: float32 scalar >= 0; 0 makes all weights one.
+      normaliser: one of `WEIGHT_NORMALISERS`.
+      least_log_probability: float32 scalar, log of the smallest P_i of all stored rows; read
+        by `buffer_max` only.
+
+    Returns:
+      `[B]` float32 finite weights, 0 where nothing was drawn.
+
+    Source: Prioritized Experience Replay, arXiv 1511.05952, section 3.4.
+    """
+    log_rows = jnp.log(jnp.maximum(rows, 1).astype(jnp.float32))
+    log_weights = jnp.where(valid, -beta * (log_probabilities + log_rows), 0.0)
+    if normaliser == "buffer_max":
+        log_weights = log_weights + beta * (least_log_probability + log_rows)
+    elif normaliser != "none":
+        log_weights = log_weights - jnp.max(log_weights, initial=-jnp.inf, where=valid)
+    weights = jnp.where(valid, jnp.exp(log_weights), 0.0)
+    if normaliser == "mean":
+        drawn = jnp.sum(valid, dtype=jnp.int32).astype(jnp.float32)
+        weights = weights * (drawn / jnp.maximum(jnp.sum(weights), 1.0))
+    return weights
+
+
+def effective_sample_size(weights: jax.Array) -> jax.Array:
+    """Computes (sum w)^2 / sum w^2, the number of equal rows the weights are worth.
+
+    Args:
+      weights: `[B]` float32, >= 0.
+
+    Returns:
+      float32 scalar between 1 and B; 0 when all weights are 0.
+    """
+    largest = jnp.max(weights)
+    shares = weights / jnp.where(largest > 0, largest, 1.0)
+    return jnp.square(jnp.sum(shares)) / jnp.maximum(jnp.sum(jnp.square(shares)), 1.0)
