@@ -1,0 +1,41 @@
+"""Sokoban on the host: rules, levels, rendering and environments."""
+
+from envs.sokoban.bank import PRESETS, LevelBank, Preset, build_bank, get_preset, load_bank
+from envs.sokoban.levels import LevelSet, make_level_set, read_boxoban
+from envs.sokoban.parse import parse_actions
+from envs.sokoban.reference_scores import ReferenceScore, optimal_reference, random_reference
+from envs.sokoban.render import render_rgb, render_text
+from envs.sokoban.rules import ACTIONS, NOOP, SYMBOLS, Boards, make_boards, step
+from envs.sokoban.single_env import SokobanEnv
+from envs.sokoban.solver import solve
+from envs.sokoban.symmetry import canonical_hashes
+from envs.sokoban.vector_env import SokobanVectorEnv, make_sokoban
+
+__all__ = [
+    "ACTIONS",
+    "NOOP",
+    "PRESETS",
+    "SYMBOLS",
+    "Boards",
+    "LevelBank",
+    "LevelSet",
+    "Preset",
+    "ReferenceScore",
+    "SokobanEnv",
+    "SokobanVectorEnv",
+    "build_bank",
+    "canonical_hashes",
+    "get_preset",
+    "load_bank",
+    "make_boards",
+    "make_level_set",
+    "make_sokoban",
+    "optimal_reference",
+    "parse_actions",
+    "random_reference",
+    "read_boxoban",
+    "render_rgb",
+    "render_text",
+    "solve",
+    "step",
+]
