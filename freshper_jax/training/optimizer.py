@@ -104,9 +104,15 @@ def make_optimizer(
         parts.append(optax.add_decayed_weights(config.weight_decay, decay_mask))
     parts.append(optax.scale(-1.0))
     transformation = optax.chain(*parts)
+
+    def direction(grads: Any, opt_state: Any, params: Any) -> tuple[Any, Any]:
+        # optax raises a float to an integer count, which strict promotion refuses.
+        with jax.numpy_dtype_promotion("standard"):
+            return transformation.update(grads, opt_state, params)
+
     return Optimizer(
         init=transformation.init,
-        direction=transformation.update,
+        direction=direction,
         learning_rate=make_schedule(config),
     )
 

@@ -307,7 +307,7 @@ def _apply(
     state: TrainState, optimizer: Optimizer, loss: jax.Array, grads: Params
 ) -> tuple[TrainState, Metrics]:
     """Takes one optimiser step, unless the loss or the gradient is not finite."""
-    grad_norm = optax.global_norm(grads).astype(jnp.float32)
+    grad_norm = optax.tree.norm(grads).astype(jnp.float32)
     learning_rate = optimizer.learning_rate(state.step)
     direction, opt_state = optimizer.direction(grads, state.opt_state, state.params)
     params = jax.tree.map(
