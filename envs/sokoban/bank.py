@@ -1,7 +1,9 @@
 """The level bank: levels of a preset, built once from a seed, split and cached."""
 
+import hashlib
 import json
 import os
+import re
 import tempfile
 import warnings
 import zipfile
@@ -21,7 +23,7 @@ CACHE_VARIABLE = "FRESHPER_CACHE"
 HELD_OUT_SHARE = 8  # one hash in so many belongs to the held-out split
 
 _FORMAT = 1  # raise it when the same preset and seed would give other levels
-_BATCH = 256  # layouts searched at once
+_BATCH = 256  # layouts of one box searched at once; each further box divides it by 4
 _SUPPLY = 64  # layouts tried for each level wanted, before a bank settles for fewer
 
 Progress = Callable[[int, int], None]
@@ -46,6 +48,8 @@ class Preset:
     held_out_levels: int = 1024
 
     def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\w.-]+", self.name):
+            raise ValueError(f"name must be letters, digits, _, . or -, not {self.name!r}")
         for field, least in (("height", 5), ("width", 5), ("boxes", 1), ("horizon", 1)):
             if getattr(self, field) < least:
                 raise ValueError(f"{field} must be at least {least}, not {getattr(self, field)}")
@@ -116,13 +120,16 @@ def load_bank(
     """
     preset = get_preset(preset)
     identity = {"format": _FORMAT, "seed": seed, **asdict(preset)}
+    del identity["horizon"]  # no level depends on it
+    digest = hashlib.blake2b(json.dumps(identity).encode(), digest_size=4).hexdigest()
     folder = Path(cache_dir or os.environ.get(CACHE_VARIABLE) or "~/.cache/freshper_jax")
-    path = folder.expanduser() / f"sokoban-{preset.name}-{seed}.npz"
-    if path.exists():
-        try:
-            return _read(path, identity)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            warnings.warn(f"{path}: rebuilding the level bank: {error}", stacklevel=2)
+    path = folder.expanduser() / f"sokoban-{preset.name}-{seed}-{digest}.npz"
+    try:
+        return _read(path, identity)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        warnings.warn(f"{path}: rebuilding the level bank: {error}", stacklevel=2)
     bank = build_bank(preset, seed=seed, progress=progress)
     try:
         _write(path, identity, bank)
@@ -143,9 +150,10 @@ def build_bank(preset: Preset, *, seed: int = 0, progress: Progress | None = Non
     left = wanted.copy()
     seen: set[int] = set()
     chosen: list[tuple[np.ndarray, ...]] = []
-    for batch in range(1 + _SUPPLY * int(wanted.sum()) // _BATCH):
+    count = max(4, _BATCH >> 2 * (preset.boxes - 1))
+    for batch in range(1 + _SUPPLY * int(wanted.sum()) // count):
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(batch,)))
-        layouts = carve_layouts(rng, _BATCH, preset.height, preset.width, preset.boxes)
+        layouts = carve_layouts(rng, count, preset.height, preset.width, preset.boxes)
         starts = solvable_starts(layouts, preset.max_length)
         one_each = _one_a_layout(rng, starts, left.sum(axis=0) > 0)
         cells = start_cells(layouts, starts, one_each)
@@ -187,7 +195,9 @@ def _quotas(preset: Preset) -> np.ndarray:
 def _one_a_layout(rng: np.random.Generator, starts: Starts, wanted: np.ndarray) -> np.ndarray:
     """Draws one start of each layout: first a wanted length it offers, then one of that length."""
     order = rng.permutation(np.flatnonzero(wanted[starts.length]))
-    lottery = rng.random((_BATCH, len(wanted)))[starts.layout[order], starts.length[order]]
+    lottery = rng.random((1 + starts.layout.max(initial=0), len(wanted)))[
+        starts.layout[order], starts.length[order]
+    ]
     order = order[np.lexsort((lottery, starts.layout[order]))]
     return order[np.unique(starts.layout[order], return_index=True)[1]]
 

@@ -14,6 +14,7 @@ from envs.sokoban.rules import FLOOR, TARGET, WALL, with_box, with_player
 _PLAYER_BITS = 6
 _TURN_PROBABILITY = 0.35
 _FLOOR_SHARE = (0.45, 0.95)  # of the interior
+_MOST_FLOOR = 48  # cells; leaves bits for hundreds of layouts in a state of 63
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,16 @@ def carve_layouts(
 ) -> np.ndarray:
     """Carves connected rooms by random walks and puts targets in them.
 
+    A room's share of the interior is drawn uniformly; no room exceeds 48 cells.
+
     Returns:
         Codes [count, height, width] uint8 of walls, floor and `boxes` targets.
     """
     interior = (height - 2) * (width - 2)
     floor = np.zeros((count, height, width), bool)
     every = np.arange(count)
-    goal = np.maximum(interior * rng.uniform(*_FLOOR_SHARE, count), 2 * boxes + 1).astype(int)
+    goal = interior * rng.uniform(*_FLOOR_SHARE, count)
+    goal = goal.clip(2 * boxes + 1, max(_MOST_FLOOR, 2 * boxes + 1)).astype(int)
     row = rng.integers(1, height - 1, count)
     column = rng.integers(1, width - 1, count)
     direction = rng.integers(0, 4, count)

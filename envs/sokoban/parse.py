@@ -17,8 +17,6 @@ SPECIAL_TOKENS = (
 )
 
 _ACTION_OF_NAME = {name.lower(): place for place, name in enumerate(ACTIONS)}
-# An answer longer than this holds no list of actions; looking no further keeps junk cheap.
-_LONGEST_ANSWER = 1000
 
 
 def parse_actions(reply: str, *, tag: str = "answer", max_actions: int = 1) -> tuple[int, ...]:
@@ -38,13 +36,13 @@ def parse_actions(reply: str, *, tag: str = "answer", max_actions: int = 1) -> t
         return ()
     start += len(tag) + 2
     end = reply.find(f"</{tag}>", start)
-    if end < 0 or end - start > _LONGEST_ANSWER:
+    if end < 0:
         return ()
     answer = reply[start:end]
     if "<" in answer:
         for token in SPECIAL_TOKENS:
             answer = answer.replace(token, "")
-    names = answer.split(SEPARATOR)
+    names = answer.split(SEPARATOR, max_actions)
     if len(names) > max_actions:
         return ()
     actions = [_ACTION_OF_NAME.get(name.strip().lower(), -1) for name in names]

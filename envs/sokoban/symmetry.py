@@ -27,13 +27,19 @@ def canonical_hashes(cells: np.ndarray) -> np.ndarray:
     return np.minimum.reduce([_hash(turned) for turned in symmetries(cells)])
 
 
+def scramble(values: np.ndarray) -> np.ndarray:
+    """Maps uint64 values one to one to ones whose every bit depends on all (splitmix64)."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        values = (values ^ (values >> np.uint64(shift))) * np.uint64(factor)
+    return values ^ (values >> np.uint64(31))
+
+
 def _hash(cells: np.ndarray) -> np.ndarray:
-    """FNV-1a over the shape and the codes, with a finaliser so that all bits are usable."""
+    """FNV-1a over the shape and the codes, scrambled so that all bits are usable."""
     count, height, width = cells.shape
     columns = np.ascontiguousarray(cells.reshape(count, -1).T, dtype=np.uint64)
     state = np.full(count, _OFFSET)
     for value in (np.uint64(height), np.uint64(width), *columns):
         state = (state ^ value) * _PRIME
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        state = (state ^ (state >> np.uint64(shift))) * np.uint64(factor)
-    return state ^ (state >> np.uint64(31))
+    return scramble(state)

@@ -1,0 +1,105 @@
+"""How fast the environments are: `python -m benchmarks.envs [--json FILE]`.
+
+All rates are per second of CPU time of one core.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from envs.sokoban import (
+    ACTIONS,
+    PRESETS,
+    LevelSet,
+    SokobanVectorEnv,
+    build_bank,
+    make_boards,
+    parse_actions,
+    render_rgb,
+    render_text,
+    solve,
+    step,
+)
+from envs.sokoban.generation import carve_layouts, solvable_starts
+
+ROWS = 1024
+TARGETS = {
+    "steps_per_s": 1_000_000,
+    "boards_to_text_per_s": 100_000,
+    "layouts_6x6_per_s": 150,
+}
+
+
+def rate(run: Callable[[], object], items: int, *, seconds: float = 0.5, repeats: int = 3) -> float:
+    """Returns items a CPU second of `run`, which handles `items` a call; best of the repeats."""
+    run()
+    best = 0.0
+    for _ in range(repeats):
+        calls, start = 0, time.process_time()
+        while (used := time.process_time() - start) < seconds:
+            run()
+            calls += 1
+        best = max(best, calls * items / used)
+    return best
+
+
+def measure() -> dict[str, float]:
+    """Returns every figure by name."""
+    start = time.process_time()
+    levels = build_bank(PRESETS["simple"]).train
+    figures = {"bank_simple_build_s": time.process_time() - start}
+    for name in ("hard", "long"):
+        start = time.process_time()
+        build_bank(PRESETS[name])
+        figures[f"bank_{name}_build_s"] = time.process_time() - start
+    rng = np.random.default_rng(0)
+    boards = make_boards(levels.cells[:ROWS])
+    actions = rng.integers(0, len(ACTIONS), ROWS)
+    replies = [f"<answer>{ACTIONS[action]}</answer>" for action in actions]
+    wordy = "I look at the board and think. " * 15 + replies[0]
+    figures |= {
+        "steps_per_s": rate(lambda: step(boards, actions), ROWS),
+        "boards_to_text_per_s": rate(lambda: render_text(boards.cells), ROWS),
+        "boards_to_spaced_text_per_s": rate(lambda: render_text(boards.cells, spaced=True), ROWS),
+        "boards_to_rgb_per_s": rate(lambda: render_rgb(boards.cells[0]), 1),
+        "replies_parsed_per_s": rate(lambda: parse_actions(wordy), 1),
+        "text_env_steps_per_s_minimal": _text_env_rate(levels, replies, "minimal"),
+        "text_env_steps_per_s_default": _text_env_rate(levels, replies, "default"),
+        "levels_solved_per_s": rate(lambda: [solve(cells) for cells in levels.cells[:200]], 200),
+    }
+    for size, boxes, longest in ((6, 1, 19), (8, 2, 20)):
+        draw = np.random.default_rng(0)
+
+        def generate(size=size, boxes=boxes, longest=longest, draw=draw) -> object:
+            return solvable_starts(carve_layouts(draw, 64, size, size, boxes), longest)
+
+        figures[f"layouts_{size}x{size}_per_s"] = rate(generate, 64)
+    return figures
+
+
+def _text_env_rate(levels: LevelSet, replies: list[str], prompt: str) -> float:
+    """Returns replies a CPU second through the whole environment, parsing and text included."""
+    env = SokobanVectorEnv(levels, ROWS, horizon=1_000_000, prompt=prompt)
+    env.reset(options={"level_indices": np.arange(ROWS)})
+    return rate(lambda: env.step(replies), ROWS)
+
+
+def main() -> None:
+    """Measures, prints a table, and writes the figures as JSON where asked to."""
+    parser = argparse.ArgumentParser(description="How fast the environments are, on one core.")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    path = parser.parse_args().json
+    figures = measure()
+    for name, value in figures.items():
+        target = f"  (at least {TARGETS[name]:,})" if name in TARGETS else ""
+        print(f"{name:32} {value:>14,.1f}{target}")
+    if path is not None:
+        path.write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
