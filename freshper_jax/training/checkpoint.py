@@ -85,10 +85,11 @@ def save(
     if not items:
         raise ValueError("items must hold at least one named pytree")
     layout = {name: _layout(name, tree) for name, tree in items.items()}
-    for name, leaves in layout.items():
-        empty = [leaf for leaf, kind in leaves.items() if "[0" in kind or ",0" in kind]
-        if empty:
-            raise ValueError(f"item {name!r} has an array without elements at {empty[0]}")
+    for name, tree in items.items():
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            if leaf.size == 0:  # orbax has no form for it
+                place = jax.tree_util.keystr(path)
+                raise ValueError(f"item {name!r} has an array without elements at {place}")
     record = _to_json({"step": step, "config": config, "meta": meta or {}})
 
     root = Path(directory).absolute()
@@ -219,7 +220,7 @@ def _choose(root: Path, step: int | None) -> tuple[int, tuple[str, ...]]:
             known = ", ".join(map(str, saved)) or "none"
             raise CheckpointError(f"{root} has no checkpoint of step {step}; it has {known}")
         saved = [step]
-    passed_over = []
+    passed_over: list[str] = []
     for candidate in reversed(saved):
         folder = root / _folder(candidate)
         fault = _fault(folder)
