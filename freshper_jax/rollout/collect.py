@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -76,18 +76,27 @@ class Policy(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Episodes:
-    """The episodes to play: `seeds [E]` of their starts, `group_ids [E]` shared by equal starts."""
+    """The `E` episodes to play.
+
+    `seeds [E]` decide their starts; `group_ids [E]` are shared by equal starts; `options`
+    holds further arrays `[E]` for the environment's `reset`, such as Sokoban's
+    `level_indices`.
+    """
 
     seeds: np.ndarray
     group_ids: np.ndarray
+    options: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def grouped(cls, seeds: Sequence[int] | np.ndarray, group_size: int = 1) -> Episodes:
-        """Play each seed `group_size` times as one group."""
+    def grouped(
+        cls, seeds: Sequence[int] | np.ndarray, group_size: int = 1, **options: np.ndarray
+    ) -> Episodes:
+        """Play each start `group_size` times as one group."""
         starts = np.asarray(seeds, np.int64)
         return cls(
             np.repeat(starts, group_size),
             np.repeat(np.arange(len(starts), dtype=np.int32), group_size),
+            {name: np.repeat(values, group_size) for name, values in options.items()},
         )
 
 
@@ -158,9 +167,19 @@ def collect(
         if not taken:
             return
         chosen, numbers = (np.array(part) for part in zip(*taken, strict=True))
-        mask, seeds = np.zeros(rows, bool), np.zeros(rows, np.int64)
-        mask[chosen], seeds[chosen] = True, episodes.seeds[numbers]
-        observations, _ = env.reset(seed=seeds.tolist(), options={"reset_mask": mask})
+        # The first reset covers every row, as environments ask; spare rows then stay idle.
+        mask = np.full(rows, len(free) == rows)
+        mask[chosen] = True
+
+        def spread(values: np.ndarray) -> np.ndarray:
+            wide = np.zeros(rows, values.dtype)
+            wide[chosen] = values[numbers]
+            return wide
+
+        options = {name: spread(values) for name, values in episodes.options.items()}
+        observations, _ = env.reset(
+            seed=spread(episodes.seeds).tolist(), options={"reset_mask": mask, **options}
+        )
         slots[chosen], starts[chosen] = numbers, True
         for row, ids in zip(
             chosen,

@@ -5,8 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 import jax
+import numpy as np
 
 __all__ = ["Trajectory"]
+
+# Host arrays as they are collected, device arrays once they are learnt from.
+Array = jax.Array | np.ndarray
 
 
 @jax.tree_util.register_dataclass
@@ -32,17 +36,17 @@ class Trajectory:
     | log_probs_t1        | `[B, T]` f32  | untruncated, at temperature 1; None where the same  |
     """
 
-    tokens: jax.Array
-    response_mask: jax.Array
-    behaviour_log_probs: jax.Array
-    rewards: jax.Array
-    advantages: jax.Array
-    return_: jax.Array
-    length: jax.Array
-    group_id: jax.Array
-    policy_version: jax.Array
-    temperature: jax.Array
-    log_probs_t1: jax.Array | None = None
+    tokens: Array
+    response_mask: Array
+    behaviour_log_probs: Array
+    rewards: Array
+    advantages: Array
+    return_: Array
+    length: Array
+    group_id: Array
+    policy_version: Array
+    temperature: Array
+    log_probs_t1: Array | None = None
 
     def replace(self, **changes: object) -> Trajectory:
         """Return a copy with some fields replaced."""
