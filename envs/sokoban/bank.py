@@ -126,7 +126,7 @@ def load_bank(
     path = folder.expanduser() / f"sokoban-{preset.name}-{seed}-{digest}.npz"
     try:
         return _read(path, identity)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         warnings.warn(f"{path}: rebuilding the level bank: {error}", stacklevel=2)
@@ -173,13 +173,12 @@ def build_bank(preset: Preset, *, seed: int = 0, progress: Progress | None = Non
     cells, lengths, hashes = (np.concatenate(part) for part in zip(*chosen, strict=True))
     levels = LevelSet(cells, lengths.astype(np.int16), hashes)
     held_out = levels.hashes % np.uint64(HELD_OUT_SHARE) == 0
-    bank = LevelBank(
-        *(_interleave(levels.take(np.flatnonzero(side))) for side in (~held_out, held_out))
-    )
-    for name in SPLITS:
-        if not len(bank.split(name)):
+    splits = {}
+    for name, side in zip(SPLITS, (~held_out, held_out), strict=True):
+        if not side.any():
             raise ValueError(f"preset {preset.name!r} admits no {name} level")
-    return bank
+        splits[name] = _interleave(levels.take(np.flatnonzero(side)))
+    return LevelBank(**splits)
 
 
 def _quotas(preset: Preset) -> np.ndarray:
@@ -230,7 +229,7 @@ def _write(path: Path, identity: dict, bank: LevelBank) -> None:
 
 def _read(path: Path, identity: dict) -> LevelBank:
     """Reads a cached bank; raises ValueError unless it is of this identity."""
-    with np.load(path, allow_pickle=False) as stored:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
         found = json.loads(str(stored["identity"]))
         if found != identity:
             raise ValueError("it was made from other settings or by another version")

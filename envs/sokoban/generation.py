@@ -117,7 +117,7 @@ def start_cells(layouts: np.ndarray, starts: Starts, chosen: np.ndarray) -> np.n
     every = np.arange(len(chosen))
     player = position[every, starts.player[chosen]]
     cells[every, player] = with_player(cells[every, player])
-    return cells.reshape(-1, *layouts.shape[1:])
+    return cells.reshape(len(chosen), *layouts.shape[1:])
 
 
 def _neighbours(

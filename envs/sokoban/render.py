@@ -63,7 +63,8 @@ def draw_tiles(size: int) -> np.ndarray:
     mortar = ((y * 4) % 1 < 0.2) | ((x * 2 + course % 2 * 0.5) % 1 < 0.12)
     wall[mortar] = _MORTAR_RGB
 
-    target = _paint(floor, (radius < 0.3) & ((radius > 0.2) | (radius < 0.1)), _TARGET_RGB)
+    rings = ((radius > 0.34) & (radius < 0.46)) | (radius < 0.14)
+    target = _paint(floor, rings, _TARGET_RGB)
 
     inside = np.maximum(abs(x - 0.5), abs(y - 0.5))
     frame = ((inside > 0.3) | (abs(abs(x - 0.5) - abs(y - 0.5)) < 0.06)) & (inside < 0.42)

@@ -1,5 +1,6 @@
 """The rules of Sokoban on many boards at once, as one table look-up a step."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +34,7 @@ class Boards:
 
 def make_boards(cells: np.ndarray) -> Boards:
     """Returns the state of boards given as codes [B, H, W]; the cells are copied."""
-    flat = np.array(cells, dtype=np.uint8).reshape(len(cells), -1)
+    flat = np.array(cells, dtype=np.uint8).reshape(len(cells), math.prod(cells.shape[1:]))
     return Boards(
         cells=flat.reshape(cells.shape),
         player=np.argmax(flat >= PLAYER, axis=1),

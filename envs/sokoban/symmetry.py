@@ -38,7 +38,7 @@ def scramble(values: np.ndarray) -> np.ndarray:
 def _hash(cells: np.ndarray) -> np.ndarray:
     """FNV-1a over the shape and the codes, scrambled so that all bits are usable."""
     count, height, width = cells.shape
-    columns = np.ascontiguousarray(cells.reshape(count, -1).T, dtype=np.uint64)
+    columns = np.ascontiguousarray(cells.reshape(count, height * width).T, dtype=np.uint64)
     state = np.full(count, _OFFSET)
     for value in (np.uint64(height), np.uint64(width), *columns):
         state = (state ^ value) * _PRIME
