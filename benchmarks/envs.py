@@ -93,6 +93,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="How fast the environments are, on one core.")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     path = parser.parse_args().json
+    if path is not None and not path.parent.is_dir():
+        parser.error(f"--json: there is no folder {path.parent}")
     figures = measure()
     for name, value in figures.items():
         target = f"  (at least {TARGETS[name]:,})" if name in TARGETS else ""

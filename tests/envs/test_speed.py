@@ -48,3 +48,11 @@ def test_command_line_explains_itself(capsys, monkeypatch):
         main()
     assert stopped.value.code == 0
     assert "--json" in capsys.readouterr().out
+
+
+def test_a_missing_folder_is_told_before_the_measurement(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.argv", ["benchmarks.envs", "--json", str(tmp_path / "no" / "f.json")])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert "there is no folder" in capsys.readouterr().err
