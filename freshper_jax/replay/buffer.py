@@ -50,7 +50,7 @@ class ReplayBuffer:
     | update        | (state, handles, base_priority, clock=None) -> state                   |
     | mark_drawn    | (state, handles) -> state                                              |
     | can_sample    | (state, rows) -> bool scalar                                           |
-    | probabilities | (state, clock, *, alpha=, tau=) -> P `[C]` float32                     |
+    | probabilities | (state, *, alpha=, tau=) -> P `[C]` float32                            |
     | stats         | (state, clock, *, alpha=, tau=) -> statistics                          |
     """
 
@@ -76,6 +76,7 @@ def make_buffer(
     eviction: str = "oldest",
     weight_normaliser: str = "batch_max",
     fallback_priority: float = 1e-6,
+    checked: bool = False,
 ) -> ReplayBuffer:
     """Makes a replay buffer that draws row i with P_i ~ (base_i exp(-age_i / tau))^alpha.
 
@@ -97,8 +98,8 @@ def make_buffer(
     - `mark_drawn(state, handles)`: adds to the rows' draw counts, which only `stats` reads.
       Donates the state.
     - `can_sample(state, rows)`: whether at least so many rows are stored.
-    - `probabilities(state, clock)`: P_i of one draw, for every slot, 0 for an empty one (for
-      `newest` too: of the priorities it ignores).
+    - `probabilities(state)`: P_i of one draw, for every slot, 0 for an empty one. It takes no
+      clock: moving the clock ages all rows alike.
     - `stats(state, clock)`: see `ReplayStats`.
 
     Args:
@@ -113,7 +114,8 @@ def make_buffer(
       eviction: `oldest`.
       weight_normaliser: `batch_max`, `buffer_max`, `mean` or `none`.
       fallback_priority: the base priority that replaces NaN, infinite and negative ones, which
-        `stats` counts; finite, > 0. Inside `checkify.checkify` they raise instead.
+        `stats` counts; finite, > 0.
+      checked: whether those raise instead where the call is under `checkify.checkify`.
 
     Raises:
       ValueError: an option is out of range or not among those listed. The functions raise it
@@ -162,6 +164,7 @@ def make_buffer(
             _as_clock(clock),
             insertion=insertion,
             fallback=fallback,
+            checked=checked,
         )
 
     def sample(
@@ -200,7 +203,7 @@ def make_buffer(
                 f"expected one value a handle, {handles.index.shape}"
             )
         birth = None if clock is None else _as_clock(clock)
-        return _update(state, handles, base_priority, birth, fallback=fallback)
+        return _update(state, handles, base_priority, birth, fallback=fallback, checked=checked)
 
     def mark_drawn(state: ReplayState, handles: Handles) -> ReplayState:
         check_state(state)
@@ -211,13 +214,12 @@ def make_buffer(
 
     def probabilities(
         state: ReplayState,
-        clock: Scalar,
         *,
         alpha: Scalar | None = None,
         tau: Scalar | None = None,
     ) -> jax.Array:
         check_state(state)
-        return _probabilities(state, _as_clock(clock), *options(alpha, tau), strategy=strategy)
+        return _probabilities(state, *options(alpha, tau), strategy=strategy)
 
     def stats(
         state: ReplayState,
@@ -243,24 +245,24 @@ def make_buffer(
 
 
 # Compiled here, not in the factory, so that buffers with the same options share programs.
-_add = jax.jit(insert_rows, static_argnames=("insertion", "fallback"), donate_argnums=0)
-_update = jax.jit(update_rows, static_argnames="fallback", donate_argnums=0)
+_add = jax.jit(insert_rows, static_argnames=("insertion", "fallback", "checked"), donate_argnums=0)
+_update = jax.jit(update_rows, static_argnames=("fallback", "checked"), donate_argnums=0)
 _mark_drawn = jax.jit(count_draws, donate_argnums=0)
 _sample = jax.jit(draw_sample, static_argnames=("batch_size", "strategy", "weight_normaliser"))
 
 
 @functools.partial(jax.jit, static_argnames="strategy")
 def _probabilities(
-    state: ReplayState, clock: jax.Array, alpha: jax.Array, tau: jax.Array, *, strategy: str
+    state: ReplayState, alpha: jax.Array, tau: jax.Array, *, strategy: str
 ) -> jax.Array:
-    return jnp.exp(log_row_probabilities(state, clock, alpha, tau, strategy=strategy))
+    return jnp.exp(log_row_probabilities(state, alpha, tau, strategy=strategy))
 
 
 @functools.partial(jax.jit, static_argnames="strategy")
 def _stats(
     state: ReplayState, clock: jax.Array, alpha: jax.Array, tau: jax.Array, *, strategy: str
 ) -> ReplayStats:
-    log_probabilities = log_row_probabilities(state, clock, alpha, tau, strategy=strategy)
+    log_probabilities = log_row_probabilities(state, alpha, tau, strategy=strategy)
     return summarise(state, clock, tau, log_probabilities)
 
 

@@ -14,13 +14,12 @@ STRATEGIES = ("prioritized", "uniform", "newest")
 
 
 def log_row_probabilities(
-    state: ReplayState, clock: jax.Array, alpha: jax.Array, tau: jax.Array, *, strategy: str
+    state: ReplayState, alpha: jax.Array, tau: jax.Array, *, strategy: str
 ) -> jax.Array:
-    """Computes log P_i of every slot for one draw with replacement.
+    """Computes log P_i of every slot for one draw with replacement; no clock moves it.
 
     Args:
       state: the buffer.
-      clock: int32 scalar.
       alpha: float32 scalar >= 0.
       tau: float32 scalar > 0.
       strategy: `uniform` ignores priorities and ages; the others weigh them.
@@ -28,7 +27,7 @@ def log_row_probabilities(
     Returns:
       `[C]` float32 logarithms whose exponentials sum to 1, -inf for an empty slot.
     """
-    log_masses, masses = _masses(state, clock, alpha, tau, strategy)
+    log_masses, masses = _masses(state, alpha, tau, strategy)
     return log_masses - jnp.log(jnp.maximum(jnp.sum(masses), 1.0))
 
 
@@ -66,7 +65,7 @@ def draw_sample(
     """
     if strategy == "newest":
         return _take_newest(state, clock, batch_size)
-    log_masses, masses = _masses(state, clock, alpha, tau, strategy)
+    log_masses, masses = _masses(state, alpha, tau, strategy)
     levels = block_sums(masses)
     index = draw_stratified(key, levels, batch_size)
     log_total = jnp.log(jnp.maximum(jnp.sum(levels[0]), 1.0))
@@ -86,13 +85,14 @@ def draw_sample(
 
 
 def _masses(
-    state: ReplayState, clock: jax.Array, alpha: jax.Array, tau: jax.Array, strategy: str
+    state: ReplayState, alpha: jax.Array, tau: jax.Array, strategy: str
 ) -> tuple[jax.Array, jax.Array]:
     """Computes every slot's mass over the largest one, and its logarithm: `[C]` float32."""
-    filled = state.generation >= 0
+    last = (state.cursor - 1) % state.log_base.shape[0]
     if strategy == "uniform":
         alpha = jnp.zeros_like(alpha)
-    log_masses = log_priorities(state.log_base, clock - state.birth, filled, alpha, tau)
+    log_masses = log_priorities(state.log_base, state.birth, state.birth[last], alpha, tau)
+    log_masses = jnp.where(state.generation >= 0, log_masses, -jnp.inf)
     largest = jnp.max(log_masses)
     log_masses = log_masses - jnp.where(state.size > 0, largest, 0.0)
     return log_masses, jnp.exp(log_masses)

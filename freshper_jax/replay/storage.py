@@ -109,6 +109,7 @@ def insert_rows(
     *,
     insertion: str,
     fallback: float,
+    checked: bool,
 ) -> tuple[ReplayState, Handles]:
     """Adds rows as if one at a time, each over the oldest one once the buffer is full.
 
@@ -123,6 +124,7 @@ def insert_rows(
       insertion: `base` to enter at their own base priority, `max` to enter at the largest one
         stored (in an empty buffer: of the batch).
       fallback: stands in for bad base priorities.
+      checked: whether those are errors under `checkify.checkify`.
 
     Returns:
       The new state and the handles of the B rows.
@@ -135,16 +137,19 @@ def insert_rows(
         index=(state.cursor + order % capacity) % capacity,
         generation=(state.next_generation + order) & _GENERATION_BITS,
     )
-    log_base, bad = log_of_base(base_priority, fallback)
+    log_base, bad = log_of_base(base_priority, fallback, checked=checked)
     if insertion == "max":
         stored = jnp.max(jnp.where(state.generation >= 0, state.log_base, -jnp.inf))
         entry = jnp.where(state.size > 0, stored, jnp.max(log_base))
         log_base = jnp.full_like(log_base, entry)
 
     slots = handles.index[-kept:]
-    overwritten = state.generation[slots] >= 0
-    undrawn = overwritten & (state.draws[slots] == 0)
     passed_through = rows - kept
+    overwritten = state.size + jnp.arange(kept, dtype=jnp.int32) >= capacity
+    old_draws = state.draws[slots]
+    # Zero, but made from what was read: so the write waits for the read, and XLA, which could
+    # otherwise run them in any order, makes no copy of the leaf.
+    no_draws = jnp.minimum(old_draws, 0)
 
     def write(leaf: jax.Array, values: jax.Array) -> jax.Array:
         return leaf.at[slots].set(values, unique_indices=True, mode="promise_in_bounds")
@@ -155,12 +160,14 @@ def insert_rows(
         log_base=write(state.log_base, log_base[-kept:]),
         birth=write(state.birth, jnp.full((kept,), clock)),
         generation=write(state.generation, handles.generation[-kept:]),
-        draws=write(state.draws, jnp.zeros((kept,), jnp.int32)),
+        draws=write(state.draws, no_draws),
         cursor=(state.cursor + rows % capacity) % capacity,
         size=jnp.minimum(state.size + kept, capacity),
         next_generation=(state.next_generation + rows) & _GENERATION_BITS,
         evicted=state.evicted + jnp.sum(overwritten, dtype=jnp.int32) + passed_through,
-        evicted_undrawn=state.evicted_undrawn + jnp.sum(undrawn, dtype=jnp.int32) + passed_through,
+        evicted_undrawn=state.evicted_undrawn
+        + jnp.sum(overwritten & (old_draws == 0), dtype=jnp.int32)
+        + passed_through,
         replaced=state.replaced + jnp.sum(bad, dtype=jnp.int32),
     )
     return new_state, handles
@@ -189,6 +196,7 @@ def update_rows(
     clock: jax.Array | None,
     *,
     fallback: float,
+    checked: bool,
 ) -> ReplayState:
     """Writes new base priorities as if one at a time, dropping handles that are not live.
 
@@ -198,12 +206,13 @@ def update_rows(
       base_priority: `[B]` float.
       clock: int32 scalar that becomes the birth of the rows; None leaves their birth alone.
       fallback: stands in for bad base priorities.
+      checked: whether those are errors under `checkify.checkify`.
 
     Returns:
       The new state.
     """
     live = live_handles(state, handles)
-    log_base, bad = log_of_base(base_priority, fallback)
+    log_base, bad = log_of_base(base_priority, fallback, checked=checked)
     capacity = state.log_base.shape[0]
     # Scatter order is undefined, so earlier duplicates go out of bounds like dead handles.
     index = jnp.where(live, handles.index, capacity)
