@@ -18,6 +18,7 @@ import json
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from orbax.checkpoint import v1 as ocp
 
 _PARTIAL = ".partial-"
 _DISCARDED = ".discarded-"
+_WRITER_SECONDS = 10.0  # to wait for a writer of a failed save
 
 
 class CheckpointError(RuntimeError):
@@ -99,7 +101,7 @@ def save(
     try:
         root.mkdir(parents=True, exist_ok=True)
         _clean(root)
-        with _orbax_quiet():
+        with _orbax_contained():
             ocp.save_checkpointables(partial / "items", dict(items))
         (partial / "meta.json").write_text(json.dumps(record, indent=1))
         manifest = {"items": layout, "files": _file_sizes(partial)}
@@ -164,7 +166,7 @@ def restore(
                 f"item {name!r} of {folder} is shaped otherwise: " + "; ".join(differences)
             )
         try:
-            with _orbax_quiet():
+            with _orbax_contained():
                 items[name] = ocp.load(
                     folder / "items",
                     jax.tree.map(_with_sharding, abstract),
@@ -332,12 +334,21 @@ def _reason(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _orbax_quiet() -> Iterator[None]:
-    """Keeps orbax's worker threads from logging the error that we raise ourselves."""
+def _orbax_contained() -> Iterator[None]:
+    """Keeps a failure of orbax to the one error it raises.
+
+    Its other writers may still be at work then: they would fill the folder that is being
+    removed, and each would log a traceback of its own.
+    """
     logger = logging.getLogger("absl")
     level = logger.level
+    before = set(threading.enumerate())
     logger.setLevel(logging.CRITICAL)
     try:
         yield
+    except Exception:
+        for writer in set(threading.enumerate()) - before:
+            writer.join(timeout=_WRITER_SECONDS)
+        raise
     finally:
         logger.setLevel(level)
