@@ -9,6 +9,15 @@ from freshper_jax.training.checkpoint import (
     restore,
     save,
 )
+from freshper_jax.training.cloning import CloningConfig, clone
+from freshper_jax.training.drift import AGE_EDGES, age_bin_labels, drift_by_age
+from freshper_jax.training.iteration import (
+    IterationConfig,
+    Metrics,
+    Rollout,
+    RunState,
+    make_iteration,
+)
 from freshper_jax.training.optimizer import (
     Optimizer,
     OptimizerConfig,
@@ -25,18 +34,28 @@ from freshper_jax.training.update import (
 )
 
 __all__ = [
+    "AGE_EDGES",
     "Batch",
     "Checkpoint",
     "CheckpointError",
+    "CloningConfig",
+    "IterationConfig",
     "LossConfig",
+    "Metrics",
     "Optimizer",
     "OptimizerConfig",
+    "Rollout",
+    "RunState",
     "TokenLogProbs",
     "TrainState",
+    "age_bin_labels",
+    "clone",
     "complete_steps",
+    "drift_by_age",
     "init_train_state",
     "latest_step",
     "make_cloning_update",
+    "make_iteration",
     "make_optimizer",
     "make_schedule",
     "make_update",

@@ -1,0 +1,271 @@
+"""From options and a task to the parts of a run: model, rollouts, update, replay, iteration."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from experiments.options import Options, OptionsError
+from experiments.task import Task
+from freshper_jax import replay
+from freshper_jax.generate import SamplingParams, make_generator
+from freshper_jax.models import LanguageModel, make_mesh, make_model, param_shardings, preset
+from freshper_jax.objectives import reinforce_plus_plus
+from freshper_jax.rollout import (
+    ChatRenderer,
+    Episodes,
+    EpisodeStats,
+    ModelPolicy,
+    Trajectory,
+    collect,
+    make_chat_renderer,
+    make_word_tokenizer,
+)
+from freshper_jax.training import (
+    IterationConfig,
+    LossConfig,
+    Metrics,
+    Optimizer,
+    OptimizerConfig,
+    RunState,
+    init_train_state,
+    make_iteration,
+    make_optimizer,
+    make_update,
+)
+
+__all__ = ["Parts", "build", "init_run_state", "run_shardings"]
+
+Play = Callable[..., tuple[Trajectory, EpisodeStats]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """The parts of a run.
+
+    play: `(params, key, episodes, split, temperature, policy_version) -> (trajectory, statistics)`.
+    iterate: one iteration, see `freshper_jax.training.make_iteration`, from the parameters that
+      a KL penalty refers to.
+    """
+
+    renderer: ChatRenderer
+    model: LanguageModel
+    optimizer: Optimizer
+    buffer: replay.ReplayBuffer | None
+    mesh: Mesh | None
+    play: Play
+    make_iterate: Callable[[Any], Callable[[RunState], tuple[RunState, Metrics]]]
+
+
+def build(options: Options, task: Task) -> Parts:
+    """Make the parts of a run; nothing is computed yet.
+
+    Raises:
+      OptionsError: the mesh needs more devices than there are.
+    """
+    mesh = _make_mesh(options)
+    tokenizer = make_word_tokenizer(task.words)
+    renderer = make_chat_renderer(tokenizer)
+    model = make_model(preset(options.preset, vocab_size=len(tokenizer)))
+    generator = make_generator(model)
+    environments = {
+        split: task.make_env(split, options.episodes, "minimal") for split in ("train", "held_out")
+    }
+
+    def play(
+        params: Any,
+        key: jax.Array,
+        episodes: Episodes,
+        *,
+        split: str,
+        temperature: float,
+        policy_version: int = 0,
+    ) -> tuple[Trajectory, EpisodeStats]:
+        policy = ModelPolicy(
+            model=model,
+            generator=generator,
+            params=params,
+            key=key,
+            sampling=SamplingParams(temperature=temperature),
+            stop_ids=renderer.stop_ids,
+            slots=options.max_tokens,
+            max_new_tokens=options.max_new_tokens,
+        )
+        return collect(
+            policy,
+            environments[split],
+            renderer,
+            episodes,
+            max_tokens=options.max_tokens,
+            max_new_tokens=options.max_new_tokens,
+            policy_version=policy_version,
+            temperature=temperature,
+        )
+
+    def rollout(
+        params: Any, key: jax.Array, iteration: int, policy_version: int
+    ) -> tuple[Trajectory, EpisodeStats]:
+        return play(
+            params,
+            key,
+            task.train_episodes(options.seed, iteration, options.episodes),
+            split="train",
+            temperature=options.temperature,
+            policy_version=policy_version,
+        )
+
+    learning, source = options.learning, options.replay.source
+    extra = options.replay.updates if source != "none" else 0
+    optimizer = make_optimizer(
+        OptimizerConfig(
+            learning_rate=learning.learning_rate,
+            schedule=learning.schedule,
+            warmup_steps=learning.warmup,
+            total_steps=options.iterations * (1 + extra),
+            weight_decay=learning.weight_decay,
+            max_grad_norm=learning.max_grad_norm,
+        )
+    )
+    update = make_update(
+        model.token_log_probs,
+        optimizer,
+        loss=LossConfig(
+            clip_low=learning.clip,
+            clip_high=learning.clip,
+            dual_clip=learning.dual_clip,
+            aggregation=learning.aggregation,
+            entropy_coefficient=learning.entropy_coefficient,
+        ),
+        microbatches=learning.microbatches,
+    )
+    buffer = _make_buffer(options) if source == "buffer" else None
+    rows = None if mesh is None else NamedSharding(mesh, PartitionSpec("data"))
+
+    def make_iterate(reference: Any) -> Callable[[RunState], tuple[RunState, Metrics]]:
+        return make_iteration(
+            rollout=rollout,
+            prepare=_make_prepare(options, model, reference),
+            update=update,
+            buffer=buffer,
+            base_priority=_BASE_PRIORITIES[options.replay.priority],
+            config=IterationConfig(
+                iterations=options.iterations,
+                source=source,
+                updates=options.replay.updates,
+                batch=options.replay.batch,
+                beta=options.replay.beta,
+            ),
+            place=lambda tree: jax.device_put(tree, rows),
+        )
+
+    return Parts(renderer, model, optimizer, buffer, mesh, play, make_iterate)
+
+
+def init_run_state(options: Options, parts: Parts, params: Any) -> RunState:
+    """Return the state before the first iteration, on its devices."""
+    state = RunState(
+        train=init_train_state(params, parts.optimizer),
+        replay=None if parts.buffer is None else parts.buffer.init(_example_row(options)),
+        key=jax.random.key(options.seed),
+        iteration=jnp.zeros((), jnp.int32),
+    )
+    return jax.device_put(state, run_shardings(parts, state))
+
+
+def run_shardings(parts: Parts, state: RunState) -> Any:
+    """Return where each array of a state lives: parameters by rule, the rest on every device."""
+    if parts.mesh is None:
+        return None
+    everywhere = NamedSharding(parts.mesh, PartitionSpec())
+    shardings = jax.tree.map(lambda _: everywhere, state)
+    params = param_shardings(parts.mesh, state.train.params)
+    return dataclasses.replace(shardings, train=dataclasses.replace(shardings.train, params=params))
+
+
+def _make_mesh(options: Options) -> Mesh | None:
+    sizes = dataclasses.asdict(options.mesh)
+    count = int(np.prod(list(sizes.values())))
+    if count == 1:
+        return None
+    if count > jax.device_count():
+        raise OptionsError(
+            f"--mesh: {count} devices asked for, {jax.device_count()} found; on a CPU, "
+            f"JAX_NUM_CPU_DEVICES={count} simulates them"
+        )
+    return make_mesh(**sizes)
+
+
+def _make_buffer(options: Options) -> replay.ReplayBuffer:
+    settings = options.replay
+    return replay.make_buffer(
+        capacity=settings.capacity,
+        alpha=settings.alpha,
+        tau=settings.tau,
+        strategy=settings.strategy,
+        insertion=settings.insertion,
+        weight_normaliser=settings.weights,
+    )
+
+
+def _make_prepare(
+    options: Options, model: LanguageModel, reference: Any
+) -> Callable[[Trajectory], Trajectory]:
+    """Make the function that gives a fresh batch its advantages."""
+    learning = options.learning
+
+    @jax.jit
+    def prepare(batch: Trajectory, reference: Any) -> Trajectory:
+        penalty: dict[str, Any] = {}
+        if learning.kl_coefficient > 0:
+            scores, _ = model.token_log_probs(reference, batch.tokens, batch.temperature)
+            penalty = {
+                "log_probs": batch.behaviour_log_probs,
+                "reference_log_probs": scores,
+                "kl_coefficient": learning.kl_coefficient,
+            }
+        return batch.replace(
+            advantages=reinforce_plus_plus(
+                jnp.asarray(batch.rewards),
+                jnp.asarray(batch.response_mask),
+                gamma=learning.discount,
+                advantage_clip=learning.advantage_clip,
+                **penalty,
+            )
+        )
+
+    return lambda batch: prepare(batch, reference if learning.kl_coefficient > 0 else None)
+
+
+def _example_row(options: Options) -> Trajectory:
+    """Return one row of zeros in the shapes and dtypes that rollouts give."""
+    width = options.max_tokens
+    wide, number = np.zeros(width, np.float32), np.zeros((), np.int32)
+    return Trajectory(
+        tokens=np.zeros(width, np.int32),
+        response_mask=np.zeros(width, bool),
+        behaviour_log_probs=wide,
+        rewards=wide,
+        advantages=wide,
+        return_=np.zeros((), np.float32),
+        length=number,
+        group_id=number,
+        policy_version=number,
+        temperature=np.zeros((), np.float32),
+        log_probs_t1=None if options.temperature == 1.0 else wide,
+    )
+
+
+_BASE_PRIORITIES: dict[str, Callable[[Any], jax.Array]] = {
+    "return": lambda batch: replay.absolute_return(batch.return_),
+    "advantage": lambda batch: replay.mean_absolute_advantage(
+        batch.advantages, batch.response_mask
+    ),
+    "length": lambda batch: replay.length(batch.length),
+    "constant": lambda batch: replay.constant(len(batch.length)),
+}

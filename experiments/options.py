@@ -1,0 +1,281 @@
+"""What a run can be told: frozen options, the arms of the comparison, and their checks."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+__all__ = [
+    "Arm",
+    "EvaluationOptions",
+    "LearningOptions",
+    "MeshOptions",
+    "Options",
+    "OptionsError",
+    "ReplayOptions",
+    "WarmStartOptions",
+    "arm_defaults",
+    "check_options",
+    "fingerprint",
+]
+
+Arm = Literal["freshper", "per", "uniform", "fifo", "on_policy", "on_policy_epochs"]
+Preset = Literal["tiny"]
+
+
+class OptionsError(ValueError):
+    """An option has a value that cannot work; the message names it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayOptions:
+    """The extra updates of an iteration and where their batches come from."""
+
+    source: Literal["buffer", "fresh", "none"] = "buffer"
+    """buffer: draws from replay; fresh: as many further passes over the fresh batch; none."""
+    strategy: Literal["prioritized", "uniform", "newest"] = "prioritized"
+    """How rows are drawn."""
+    tau: float | None = 30.0
+    """Decay constant in optimiser updates; None keeps priorities from ageing."""
+    alpha: float = 0.6
+    """Priority exponent: 0 draws uniformly."""
+    beta: tuple[float, float] = (0.4, 1.0)
+    """Importance exponent at the first and the last iteration."""
+    updates: int = 2
+    """Extra updates an iteration."""
+    batch: int = 64
+    """Trajectories an extra update draws."""
+    capacity: int = 16_384
+    """Trajectories held; the oldest leave first."""
+    priority: Literal["return", "advantage", "length", "constant"] = "return"
+    """Base priority of a trajectory."""
+    insertion: Literal["base", "max"] = "base"
+    """Priority of a new row: its own base, or the largest base held."""
+    weights: Literal["batch_max", "buffer_max", "mean", "none"] = "batch_max"
+    """Normaliser of the importance weights; none switches the correction off."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LearningOptions:
+    """Objective and optimiser."""
+
+    learning_rate: float = 1e-3
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    """Shape after the warm-up; it counts optimiser updates, replay updates included."""
+    warmup: int = 10
+    """Optimiser updates of linear warm-up."""
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    clip: float = 0.2
+    """Half-width of the PPO ratio clip."""
+    dual_clip: float | None = 3.0
+    """Bound on the ratio where the advantage is negative; None leaves it open."""
+    aggregation: Literal[
+        "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+    ] = "token-mean"
+    """How token losses become one number."""
+    discount: float = 1.0
+    """Discount a response token."""
+    advantage_clip: float | None = None
+    """Bound on the whitened advantage."""
+    entropy_coefficient: float = 0.0
+    kl_coefficient: float = 0.0
+    """Weight of the KL to the starting policy in the reward."""
+    microbatches: int = 1
+    """Parts into which an update splits its batch to save memory."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmStartOptions:
+    """Cloning of short solver traces, in place of the pretraining that a tiny policy lacks."""
+
+    traces: int = 400
+    """Training levels whose solutions are cloned."""
+    longest: int = 6
+    """Turns of the longest solution cloned."""
+    target: float = 0.35
+    """Success on further training levels at which cloning stops."""
+    max_updates: int = 1_500
+    """Optimiser updates after which cloning stops in any case."""
+    batch: int = 64
+    learning_rate: float = 2e-3
+    check_every: int = 25
+    """Optimiser updates between measurements of success."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationOptions:
+    """Measurement on held-out levels."""
+
+    every: int = 20
+    """Iterations between evaluations; 0 evaluates at the end only."""
+    episodes: int = 128
+    """Held-out levels of an evaluation on the way."""
+    final_episodes: int = 512
+    """Held-out levels of the final table."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshOptions:
+    """Device mesh; 1 along every axis is one device."""
+
+    data: int = 1
+    fsdp: int = 1
+    tp: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Train an agent with freshness-aware prioritized replay and report on held-out levels."""
+
+    arm: Arm = "freshper"
+    """Named setting of --replay.*; flags given beside it win."""
+    preset: Preset = "tiny"
+    """Model size."""
+    task: str = "simple"
+    """Difficulty preset of the environment."""
+    seed: int = 0
+    iterations: int = 200
+    episodes: int = 64
+    """Fresh episodes an iteration."""
+    max_tokens: int = 288
+    """Tokens a trajectory can hold."""
+    max_new_tokens: int = 6
+    """Tokens of one reply."""
+    temperature: float = 1.0
+    replay: ReplayOptions = dataclasses.field(default_factory=ReplayOptions)
+    learning: LearningOptions = dataclasses.field(default_factory=LearningOptions)
+    warm_start: WarmStartOptions = dataclasses.field(default_factory=WarmStartOptions)
+    evaluation: EvaluationOptions = dataclasses.field(default_factory=EvaluationOptions)
+    mesh: MeshOptions = dataclasses.field(default_factory=MeshOptions)
+    checkpoint_every: int = 10
+    """Iterations between checkpoints."""
+    out: Path | None = None
+    """Run directory; by default runs/<task>-<arm>-seed<seed>."""
+    resume: bool = False
+    """Continue the run in --out from its last checkpoint."""
+
+
+_ARMS: dict[str, dict[str, Any]] = {
+    "freshper": {},
+    "per": {"tau": None},
+    "uniform": {"strategy": "uniform", "tau": None},
+    "fifo": {"strategy": "uniform", "tau": None, "capacity": 512},
+    "on_policy": {"source": "none", "updates": 0},
+    "on_policy_epochs": {"source": "fresh"},
+}
+
+
+def arm_defaults(arm: str, options: Options | None = None) -> Options:
+    """Return `options` with the replay settings that an arm stands for.
+
+    Raises:
+      OptionsError: the arm is unknown.
+    """
+    options = options or Options()
+    if arm not in _ARMS:
+        raise OptionsError(f"--arm: unknown arm {arm!r}, expected one of {', '.join(_ARMS)}")
+    return dataclasses.replace(
+        options,
+        arm=arm,  # type: ignore[arg-type]
+        replay=dataclasses.replace(options.replay, **_ARMS[arm]),
+    )
+
+
+def check_options(options: Options) -> None:
+    """Refuse values that cannot work.
+
+    Raises:
+      OptionsError: names the flag, its value and what was expected.
+    """
+    replay, learning = options.replay, options.learning
+
+    def expect(good: bool, flag: str, value: object, expected: str) -> None:
+        if not good:
+            raise OptionsError(f"--{flag}: got {value}, expected {expected}")
+
+    def positive(flag: str, value: float) -> None:
+        expect(math.isfinite(value) and value > 0, flag, value, "a number above 0")
+
+    def count(flag: str, value: int, least: int = 1) -> None:
+        expect(value >= least, flag, value, f"an integer of at least {least}")
+
+    for group in (options, replay, learning):
+        for field in dataclasses.fields(group):
+            choices = get_args(field.type) if not isinstance(field.type, str) else ()
+            if choices and all(isinstance(choice, str) for choice in choices):
+                value = getattr(group, field.name)
+                expect(value in choices, field.name, value, f"one of {', '.join(choices)}")
+    count("iterations", options.iterations)
+    count("episodes", options.episodes)
+    count("max-tokens", options.max_tokens, 8)
+    count("max-new-tokens", options.max_new_tokens)
+    count("checkpoint-every", options.checkpoint_every)
+    count("seed", options.seed, 0)
+    expect(
+        math.isfinite(options.temperature) and options.temperature > 0,
+        "temperature",
+        options.temperature,
+        "a number above 0 (training needs samples; greedy replies are part of the final table)",
+    )
+    if replay.tau is not None:
+        positive("replay.tau", replay.tau)
+    expect(0 <= replay.alpha <= 4, "replay.alpha", replay.alpha, "a number from 0 to 4")
+    expect(
+        all(0 <= b <= 1 for b in replay.beta),
+        "replay.beta",
+        replay.beta,
+        "two numbers from 0 to 1",
+    )
+    count("replay.updates", replay.updates, 0)
+    count("replay.batch", replay.batch)
+    count("replay.capacity", replay.capacity)
+    if replay.source == "buffer":
+        expect(
+            replay.capacity >= replay.batch,
+            "replay.capacity",
+            replay.capacity,
+            f"at least --replay.batch ({replay.batch})",
+        )
+    positive("learning.learning-rate", learning.learning_rate)
+    positive("learning.max-grad-norm", learning.max_grad_norm)
+    positive("learning.clip", learning.clip)
+    expect(
+        learning.dual_clip is None or learning.dual_clip > 1,
+        "learning.dual-clip",
+        learning.dual_clip,
+        "a number above 1, or None",
+    )
+    expect(0 < learning.discount <= 1, "learning.discount", learning.discount, "in (0, 1]")
+    count("learning.microbatches", learning.microbatches)
+    for flag, rows in (("episodes", options.episodes), ("replay.batch", replay.batch)):
+        parts = learning.microbatches * options.mesh.data
+        expect(
+            rows % parts == 0,
+            flag,
+            rows,
+            f"a multiple of microbatches x data shards ({parts})",
+        )
+    count("warm-start.traces", options.warm_start.traces, 0)
+    expect(
+        0 <= options.warm_start.target <= 1,
+        "warm-start.target",
+        options.warm_start.target,
+        "a share from 0 to 1",
+    )
+    count("evaluation.every", options.evaluation.every, 0)
+    count("evaluation.episodes", options.evaluation.episodes)
+    count("evaluation.final-episodes", options.evaluation.final_episodes)
+    for axis in ("data", "fsdp", "tp"):
+        count(f"mesh.{axis}", getattr(options.mesh, axis))
+
+
+def fingerprint(options: Options) -> dict[str, Any]:
+    """Return what a resumed run must share with the run it continues, as JSON values."""
+    values = dataclasses.asdict(options)
+    for name in ("out", "resume", "checkpoint_every"):
+        values.pop(name)
+    values["replay"]["beta"] = list(values["replay"]["beta"])
+    return values

@@ -1,0 +1,260 @@
+"""One run from its command line to its final table."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import tyro
+
+from experiments.build import Parts, build, init_run_state, run_shardings
+from experiments.options import Options, OptionsError, arm_defaults, check_options, fingerprint
+from experiments.plots import plot_ages, plot_learning
+from experiments.progress import Console
+from experiments.report import make_table, render_episodes, summarise, write_results
+from experiments.run_directory import RunDirectory, RunError, open_run
+from experiments.task import Task
+from experiments.warm_start import starting_params
+from freshper_jax.rollout import EpisodeStats, Trajectory
+from freshper_jax.training import CheckpointError, RunState, TrainState, restore, save
+
+__all__ = ["parse_options", "run", "run_from_command_line"]
+
+MakeTask = Callable[[str, Console], Task]
+
+# Streams of the run's key that are apart from those of iterations, which start at 0.
+_EVALUATION = 2**31
+
+
+def run_from_command_line(name: str, make_task: MakeTask) -> None:
+    """Parse the command line and run; an error that a person can mend is one line."""
+    try:
+        run(parse_options(name, sys.argv[1:]), make_task)
+    except (OptionsError, RunError, CheckpointError, ValueError) as error:
+        sys.exit(f"error: {error}")
+    except OSError as error:
+        sys.exit(f"error: {error}; the last checkpoint is kept, continue with --resume")
+    except KeyboardInterrupt:
+        sys.exit("stopped; continue with the same command and --resume")
+
+
+def parse_options(name: str, arguments: Sequence[str]) -> Options:
+    """Return the options of a command line; the arm sets defaults and every flag wins over it.
+
+    Raises:
+      OptionsError: a value cannot work. Unknown flags end the program with tyro's message.
+    """
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--arm", default="freshper")
+    arm = first.parse_known_args(list(arguments))[0].arm
+    options = tyro.cli(
+        Options,
+        prog=f"python -m experiments.{name}",
+        args=list(arguments),
+        default=arm_defaults(arm),
+    )
+    if options.out is None:
+        folder = f"{name}-{options.task}-{options.arm}-seed{options.seed}"
+        options = dataclasses.replace(options, out=Path("runs") / folder)
+    check_options(options)
+    return options
+
+
+def run(options: Options, make_task: MakeTask, console: Console | None = None) -> Path:
+    """Train by the options, resume where they say so, and write the results.
+
+    Returns:
+      The run directory.
+
+    Raises:
+      OptionsError, RunError, CheckpointError: with the reason; what was trained before is kept.
+    """
+    console = console or Console()
+    assert options.out is not None
+    directory = open_run(options.out, fingerprint(options), resume=options.resume)
+    task = make_task(options.task, console)
+    parts = build(options, task)
+    parts.renderer.tokenizer.save_pretrained(directory.path / "tokenizer")
+
+    if directory.has_checkpoints():
+        state, reference = _load(options, parts, directory)
+        console.say(f"Resuming {directory.path} after iteration {int(state.iteration)}")
+        directory.cut_after(int(state.iteration))
+    else:
+        params = starting_params(options, task, parts, console)
+        # Updates give the parameters away, so those that the KL penalty refers to are a copy.
+        reference = jax.tree.map(lambda leaf: leaf.copy(), params)
+        state = init_run_state(options, parts, params)
+        measured, _ = _evaluate(task, parts, state, options.evaluation.episodes)
+        directory.log(0, _evaluation_metrics(measured))
+        _save(options, directory, state, reference)
+
+    state = _train(options, task, parts, directory, state, reference, console)
+    _finish(options, task, parts, directory, state, reference, console)
+    directory.close()
+    return directory.path
+
+
+def _train(
+    options: Options,
+    task: Task,
+    parts: Parts,
+    directory: RunDirectory,
+    state: RunState,
+    reference: Any,
+    console: Console,
+) -> RunState:
+    """Iterate to the end, with evaluations and checkpoints on the way."""
+    iterate = parts.make_iterate(reference)
+    every = options.evaluation.every
+    held_out = next(
+        (
+            line["held_out/success"]
+            for line in reversed(directory.history())
+            if "held_out/success" in line
+        ),
+        float("nan"),
+    )
+    with console.counting(options.arm, options.iterations) as progress:
+        for number in range(int(state.iteration) + 1, options.iterations + 1):
+            start = time.perf_counter()
+            state, metrics = iterate(state)
+            metrics["time/iteration"] = time.perf_counter() - start
+            if every and number % every == 0:
+                measured, _ = _evaluate(task, parts, state, options.evaluation.episodes)
+                metrics |= _evaluation_metrics(measured)
+                held_out = metrics["held_out/success"]
+            directory.log(number, metrics)
+            if number % options.checkpoint_every == 0 or number == options.iterations:
+                _save(options, directory, state, reference)
+            progress(number, options.iterations, _line(metrics, held_out))
+    return state
+
+
+def _line(metrics: dict[str, Any], held_out: float) -> str:
+    """Return the live line of an iteration."""
+    replayed = ""
+    if "replay/kl_k3" in metrics:
+        replayed = (
+            f"  age {metrics['replay/age_mean']:.0f}"
+            f"  KL {metrics['replay/kl_k3']:.3f}  ESS {metrics['replay/ess_fraction']:.2f}"
+        )
+    return (
+        f"held-out {held_out:.2f}  success {metrics['rollout/success']:.2f}"
+        f"  score {metrics['rollout/score']:.1f}  valid {metrics['rollout/valid_actions']:.2f}"
+        f"{replayed}  {metrics['time/iteration']:.1f} s"
+    )
+
+
+def _evaluate(
+    task: Task,
+    parts: Parts,
+    state: RunState,
+    count: int,
+    *,
+    temperature: float = 1.0,
+) -> tuple[EpisodeStats, Trajectory]:
+    """Play held-out episodes, the same and with the same noise at every call."""
+    trajectory, episodes = parts.play(
+        state.train.params,
+        jax.random.fold_in(state.key, _EVALUATION),
+        task.held_out_episodes(count),
+        split="held_out",
+        temperature=temperature,
+    )
+    return episodes, trajectory
+
+
+def _evaluation_metrics(episodes: EpisodeStats) -> dict[str, float]:
+    estimates = summarise(episodes)
+    success, score = estimates["success"], estimates["score"]
+    return {
+        "held_out/success": success.value,
+        "held_out/success_low": success.low,
+        "held_out/success_high": success.high,
+        "held_out/score": score.value,
+        "held_out/valid_actions": float(episodes.valid.mean()),
+    }
+
+
+def _finish(
+    options: Options,
+    task: Task,
+    parts: Parts,
+    directory: RunDirectory,
+    state: RunState,
+    reference: Any,
+    console: Console,
+) -> None:
+    """Measure the final policy and the one it started from; write table, pictures, episodes."""
+    count = options.evaluation.final_episodes
+    start = dataclasses.replace(state, train=dataclasses.replace(state.train, params=reference))
+    before, _ = _evaluate(task, parts, start, count)
+    sampled, trajectory = _evaluate(task, parts, state, count)
+    greedy, _ = _evaluate(task, parts, state, count, temperature=0.0)
+    measured = {
+        "warm start, sampled": summarise(before),
+        f"{options.arm}, sampled": summarise(sampled),
+        f"{options.arm}, greedy": summarise(greedy),
+    }
+    references = task.references(count)
+    write_results(directory.path / "results.json", measured, references)
+    title = f"{task.name}, arm {options.arm}, seed {options.seed}, {count} held-out levels"
+    console.out.print(make_table(title, measured, references))
+    history = directory.history()
+    plot_learning(
+        history,
+        directory.path / "learning_curve.png",
+        title=title,
+        episodes=options.episodes,
+        references={one.name: one.success for one in references},
+    )
+    plot_ages(history, directory.path / "ages.png", title=title, tau=options.replay.tau)
+    render_episodes(directory.path / "episodes.md", parts.renderer, trajectory, sampled, 8)
+    console.say(f"Table, pictures and episodes: {directory.path}")
+
+
+def _items(state: RunState, reference: Any) -> dict[str, Any]:
+    """Return a run's state as the named items of a checkpoint."""
+    items = {
+        "policy": state.train.params,
+        "optimizer": (state.train.opt_state, state.train.step, state.train.skipped),
+        "rng": (state.key, state.iteration),
+        "reference": reference,
+    }
+    return items if state.replay is None else {**items, "replay": state.replay}
+
+
+def _save(options: Options, directory: RunDirectory, state: RunState, reference: Any) -> None:
+    save(
+        directory.checkpoints,
+        int(state.iteration),
+        _items(state, reference),
+        config=fingerprint(options),
+    )
+
+
+def _load(options: Options, parts: Parts, directory: RunDirectory) -> tuple[RunState, Any]:
+    """Return the newest complete checkpoint's state, and the parameters learning began from."""
+    like = jax.eval_shape(
+        lambda: init_run_state(options, parts, parts.model.init(jax.random.key(0)))
+    )
+    found = restore(
+        directory.checkpoints, _items(like, like.train.params), config=fingerprint(options)
+    )
+    items = found.items
+    opt_state, step, skipped = items["optimizer"]
+    key, iteration = items["rng"]
+    state = RunState(
+        train=TrainState(items["policy"], opt_state, step, skipped),
+        replay=items.get("replay"),
+        key=key,
+        iteration=iteration,
+    )
+    return jax.device_put(state, run_shardings(parts, state)), items["reference"]

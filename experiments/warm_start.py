@@ -1,0 +1,128 @@
+"""The warm start of a tiny policy: it clones short solver traces before learning begins.
+
+A pretrained model finds the reply format by itself; a random one never does. The cloned
+parameters are cached, since every arm and run of the same seed starts from them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from experiments.build import Parts
+from experiments.options import Options
+from experiments.progress import Console
+from experiments.task import Task
+from freshper_jax.rollout import ScriptedPolicy, Trajectory, collect
+from freshper_jax.training import (
+    CheckpointError,
+    CloningConfig,
+    OptimizerConfig,
+    clone,
+    init_train_state,
+    make_cloning_update,
+    make_optimizer,
+    restore,
+    save,
+)
+
+__all__ = ["cache_directory", "starting_params"]
+
+_FORMAT = 1  # raise it when the same options would give other parameters
+
+
+def cache_directory() -> Path:
+    """Return where things that can be made again are kept: $FRESHPER_CACHE or ~/.cache."""
+    return Path(os.environ.get("FRESHPER_CACHE") or "~/.cache/freshper_jax").expanduser()
+
+
+def starting_params(options: Options, task: Task, parts: Parts, console: Console) -> Any:
+    """Return the parameters that learning starts from, cloned now or read from the cache."""
+    params = jax.jit(parts.model.init)(jax.random.fold_in(jax.random.key(options.seed), 1))
+    settings = options.warm_start
+    if settings.traces == 0:
+        console.say("Warm start: none, the policy starts at random.")
+        return params
+    folder = cache_directory() / f"warm-start-{_identity(options, task)}"
+    try:
+        cached = restore(folder, {"policy": params})
+        console.say(f"Warm start: cloned before, success {cached.meta['success']:.2f} ({folder})")
+        return cached.items["policy"]
+    except CheckpointError:
+        pass  # not cloned yet, or damaged: clone
+
+    demonstrations = demonstrate(options, task, parts)
+    console.say(
+        f"Warm start: cloning {len(demonstrations.length)} solver traces of at most "
+        f"{settings.longest} moves, until {settings.target:.0%} of other training levels are solved"
+    )
+    checks = task.check_episodes(2 * options.episodes)
+    key = jax.random.fold_in(jax.random.key(options.seed), 2)
+
+    def measure(params: Any) -> float:
+        _, episodes = parts.play(params, key, checks, split="train", temperature=1.0)
+        return float(episodes.success.mean())
+
+    optimizer = make_optimizer(
+        OptimizerConfig(learning_rate=settings.learning_rate, warmup_steps=20, weight_decay=0.01)
+    )
+    with console.counting("Warm start", settings.max_updates) as progress:
+        state, success = clone(
+            init_train_state(params, optimizer),
+            demonstrations,
+            update=make_cloning_update(parts.model.token_log_probs, optimizer),
+            measure=measure,
+            config=CloningConfig(
+                target=settings.target,
+                max_updates=settings.max_updates,
+                check_every=settings.check_every,
+                batch=settings.batch,
+            ),
+            seed=options.seed,
+            report=lambda done, loss, share: progress(
+                done, settings.max_updates, f"loss {loss:.3f}  success {share:.2f}"
+            ),
+        )
+    try:
+        save(folder, 0, {"policy": state.params}, meta={"success": success})
+    except CheckpointError as error:
+        console.say(f"Warm start: it could not be cached: {error}")
+    return state.params
+
+
+def demonstrate(options: Options, task: Task, parts: Parts) -> Trajectory:
+    """Return solver traces as trajectories, trimmed to the longest one's multiple of 32 tokens."""
+    episodes, replies = task.demonstrations(options.warm_start.traces, options.warm_start.longest)
+    policy = ScriptedPolicy(parts.renderer, replies, options.max_new_tokens)
+    trajectory, _ = collect(
+        policy,
+        task.make_env("train", options.episodes, "minimal"),
+        parts.renderer,
+        episodes,
+        max_tokens=options.max_tokens,
+        max_new_tokens=options.max_new_tokens,
+    )
+    width = -(-int(trajectory.length.max()) // 32) * 32
+    return jax.tree.map(lambda leaf: leaf[:, :width] if leaf.ndim == 2 else leaf, trajectory)
+
+
+def _identity(options: Options, task: Task) -> str:
+    """Return a digest of all that decides the cloned parameters."""
+    facts = {
+        "format": _FORMAT,
+        "task": task.name,
+        "words": task.words,
+        "seed": options.seed,
+        "model": dataclasses.asdict(options.warm_start),
+        "config": options.preset,
+        "episodes": options.episodes,
+        "max_tokens": options.max_tokens,
+        "max_new_tokens": options.max_new_tokens,
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
