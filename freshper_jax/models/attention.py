@@ -1,5 +1,7 @@
 """Rotary positions and grouped-query attention, over a whole sequence or over a cache."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -8,9 +10,7 @@ from jax import lax
 _MASKED = -1e30
 
 
-def rotary_table(
-    positions: jax.Array, head_dim: int, theta: float
-) -> tuple[jax.Array, jax.Array]:
+def rotary_table(positions: jax.Array, head_dim: int, theta: float) -> tuple[jax.Array, jax.Array]:
     """Returns the cosines and sines that rotate queries and keys at `positions`.
 
     Args:
@@ -40,38 +40,119 @@ def rotate(x: jax.Array, table: tuple[jax.Array, jax.Array]) -> jax.Array:
     return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
 
 
-def _attend(
-    queries: jax.Array, keys: jax.Array, values: jax.Array, visible: jax.Array
-) -> jax.Array:
-    """Attention of queries [B, K, G, T, H] over keys and values [B, K, S, H].
+def _fold_heads(queries: jax.Array, kv_heads: int) -> jax.Array:
+    """Reshapes queries [B, T, N, H] to [B, K, T G, H] with N = K G; head n uses key n // G.
 
-    `visible` is bool, [B, T, S] or [1, T, S]. The softmax is float32; the result
-    [B, K, G, T, H] has the values' dtype.
+    The queries that share a key head become one matrix, T in front of G so that a block of
+    tokens is a block of its rows.
     """
-    rows, kv_heads, group, length, size = queries.shape
-    slots = keys.shape[2]
-    # The queries of a group share their keys: fold them into one matrix product.
-    folded = queries.reshape(rows, kv_heads, group * length, size)
-    scores = jnp.einsum("bkth,bksh->bkts", folded, keys, preferred_element_type=jnp.float32)
-    scores = scores.reshape(rows, kv_heads, group, length, slots) * (size**-0.5)
-    scores = jnp.where(visible[:, None, None, :, :], scores, _MASKED)
-    weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
-    weights = weights.reshape(rows, kv_heads, group * length, slots)
-    mixed = jnp.einsum("bkts,bksh->bkth", weights, values)
-    return mixed.reshape(rows, kv_heads, group, length, size)
-
-
-def _group_heads(queries: jax.Array, kv_heads: int) -> jax.Array:
-    """Reshapes queries [B, T, N, H] to [B, K, G, T, H], N = K G, head n using key n // G."""
     rows, length, heads, size = queries.shape
-    grouped = queries.reshape(rows, length, kv_heads, heads // kv_heads, size)
-    return grouped.transpose(0, 2, 3, 1, 4)
+    group = heads // kv_heads
+    grouped = queries.reshape(rows, length, kv_heads, group, size).transpose(0, 2, 1, 3, 4)
+    return grouped.reshape(rows, kv_heads, length * group, size)
 
 
-def _ungroup_heads(mixed: jax.Array) -> jax.Array:
-    """Inverts `_group_heads`."""
-    rows, kv_heads, group, length, size = mixed.shape
-    return mixed.transpose(0, 3, 1, 2, 4).reshape(rows, length, kv_heads * group, size)
+def _unfold_heads(folded: jax.Array, length: int) -> jax.Array:
+    """Inverts `_fold_heads`."""
+    rows, kv_heads, stacked, size = folded.shape
+    group = stacked // length
+    grouped = folded.reshape(rows, kv_heads, length, group, size).transpose(0, 2, 1, 3, 4)
+    return grouped.reshape(rows, length, kv_heads * group, size)
+
+
+def _scores(queries: jax.Array, keys: jax.Array, visible: jax.Array) -> jax.Array:
+    """Scaled products of queries [B, K, M, H] and keys [B, K, S, H], float32 [B, K, M, S].
+
+    `visible` is bool [B, M, S] or [1, M, S]; what is not gets a score of no weight.
+    """
+    scale = queries.shape[-1] ** -0.5
+    scores = jnp.einsum("bkmh,bksh->bkms", queries, keys, preferred_element_type=jnp.float32)
+    return jnp.where(visible[:, None], scores * scale, _MASKED)
+
+
+def _mix(
+    queries: jax.Array, keys: jax.Array, values: jax.Array, visible: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Attention of queries [B, K, M, H] over keys and values [B, K, S, H], softmax in float32.
+
+    Returns the mixtures [B, K, M, H] float32 and the log normalisers [B, K, M, 1].
+    """
+    scores = _scores(queries, keys, visible)
+    highest = jnp.max(scores, axis=-1, keepdims=True)
+    weights = jnp.exp(scores - highest)
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    mixed = jnp.einsum(
+        "bkms,bksh->bkmh",
+        weights.astype(values.dtype),
+        values,
+        preferred_element_type=jnp.float32,
+    )
+    return mixed / total, highest + jnp.log(total)
+
+
+def _blocks(length: int, group: int, block: int) -> list[tuple[int, int, jax.Array]]:
+    """Splits the folded queries of a sequence: (first row, last row + 1, visible [1, M, S])."""
+    blocks = []
+    for start in range(0, length, block):
+        end = min(start + block, length)
+        token = start + jnp.arange((end - start) * group)[:, None] // group
+        blocks.append((start * group, end * group, (jnp.arange(end)[None, :] <= token)[None]))
+    return blocks
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _causal(queries: jax.Array, keys: jax.Array, values: jax.Array, block: int) -> jax.Array:
+    """Causal attention of folded queries [B, K, T G, H] over keys and values [B, K, T, H]."""
+    return _causal_forward(queries, keys, values, block)[0]
+
+
+def _causal_forward(queries, keys, values, block):
+    length = keys.shape[2]
+    mixed, normalisers = [], []
+    for first, last, visible in _blocks(length, queries.shape[2] // length, block):
+        seen = visible.shape[-1]
+        parts = _mix(queries[:, :, first:last], keys[:, :, :seen], values[:, :, :seen], visible)
+        mixed.append(parts[0])
+        normalisers.append(parts[1])
+    result = jnp.concatenate(mixed, axis=2).astype(queries.dtype)
+    return result, (queries, keys, values, result, jnp.concatenate(normalisers, axis=2))
+
+
+def _causal_backward(block, saved, gradient):
+    """Recomputes a block's weights from its normalisers, so that none is ever stored.
+
+    Reference: Dao et al. 2022, https://arxiv.org/abs/2205.14135, appendix B.
+    """
+    queries, keys, values, result, normalisers = saved
+    dtype = queries.dtype
+    length = keys.shape[2]
+    scale = queries.shape[-1] ** -0.5
+    product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+    # A product with ones, because XLA's sum over so short an axis is slow on CPU.
+    inner = (gradient.astype(jnp.float32) * result.astype(jnp.float32)) @ jnp.ones(
+        (queries.shape[-1], 1), jnp.float32
+    )
+    query_parts = []
+    key_gradient = jnp.zeros(keys.shape, jnp.float32)
+    value_gradient = jnp.zeros(values.shape, jnp.float32)
+    for first, last, visible in _blocks(length, queries.shape[2] // length, block):
+        seen = visible.shape[-1]
+        rows = (slice(None), slice(None), slice(first, last))
+        key, value = keys[:, :, :seen], values[:, :, :seen]
+        weights = jnp.exp(_scores(queries[rows], key, visible) - normalisers[rows])
+        slope = product("bkmh,bksh->bkms", gradient[rows], value)
+        slope = (scale * weights * (slope - inner[rows])).astype(dtype)
+        query_parts.append(product("bkms,bksh->bkmh", slope, key))
+        unseen = ((0, 0), (0, 0), (0, length - seen), (0, 0))
+        key_part = product("bkms,bkmh->bksh", slope, queries[rows])
+        key_gradient += jnp.pad(key_part, unseen)
+        value_part = product("bkms,bkmh->bksh", weights.astype(dtype), gradient[rows])
+        value_gradient += jnp.pad(value_part, unseen)
+    query_gradient = jnp.concatenate(query_parts, axis=2)
+    return tuple(x.astype(dtype) for x in (query_gradient, key_gradient, value_gradient))
+
+
+_causal.defvjp(_causal_forward, _causal_backward)
 
 
 def causal_attention(
@@ -80,8 +161,7 @@ def causal_attention(
     """Attention of each token over itself and those before it.
 
     Queries go in blocks, each over the keys up to the block's end only: half the work of the
-    full square, and never all its scores in memory, since a block's are recomputed in the
-    backward pass.
+    full square, and never all its scores in memory, forward or backward.
 
     Args:
       queries: [B, T, N, H].
@@ -89,21 +169,11 @@ def causal_attention(
       block: queries a block.
 
     Returns:
-      [B, T, N, H] in the queries' dtype.
+      [B, T, N, H] in the queries' dtype. Reverse-mode derivatives only.
     """
-    length = queries.shape[1]
-    grouped = _group_heads(queries, keys.shape[2])
+    length, kv_heads = keys.shape[1:3]
     keys, values = keys.transpose(0, 2, 1, 3), values.transpose(0, 2, 1, 3)
-    blocks = []
-    for start in range(0, length, block):
-        end = min(start + block, length)
-        visible = jnp.arange(start, end)[:, None] >= jnp.arange(end)[None, :]
-        blocks.append(
-            jax.checkpoint(_attend)(
-                grouped[:, :, :, start:end], keys[:, :, :end], values[:, :, :end], visible[None]
-            )
-        )
-    return _ungroup_heads(jnp.concatenate(blocks, axis=3))
+    return _unfold_heads(_causal(_fold_heads(queries, kv_heads), keys, values, block), length)
 
 
 def cached_attention(
@@ -120,13 +190,20 @@ def cached_attention(
     Returns:
       [B, T, N, H] in the queries' dtype.
     """
-    length, slots = queries.shape[1], keys.shape[1]
-    grouped = _group_heads(queries, keys.shape[2])
+    length, heads = queries.shape[1:3]
+    slots, kv_heads = keys.shape[1:3]
+    folded = _fold_heads(queries, kv_heads)
     keys, values = keys.transpose(0, 2, 1, 3), values.transpose(0, 2, 1, 3)
+    last = jnp.repeat(positions, heads // kv_heads, axis=1)
     slot = lax.broadcasted_iota(jnp.int32, (1, 1, slots), 2)
-    blocks = []
-    for start in range(0, length, block):
-        end = min(start + block, length)
-        visible = slot <= positions[:, start:end, None]
-        blocks.append(_attend(grouped[:, :, :, start:end], keys, values, visible))
-    return _ungroup_heads(jnp.concatenate(blocks, axis=3))
+    step = block * (heads // kv_heads)
+    mixed = [
+        _mix(
+            folded[:, :, first : first + step],
+            keys,
+            values,
+            slot <= last[:, first : first + step, None],
+        )[0].astype(queries.dtype)
+        for first in range(0, folded.shape[2], step)
+    ]
+    return _unfold_heads(jnp.concatenate(mixed, axis=2), length)

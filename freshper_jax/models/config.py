@@ -41,7 +41,9 @@ class ModelConfig:
         are float32 always.
     param_dtype: "float32" or "bfloat16", in which parameters are kept.
     remat: whether the backward pass recomputes each layer, to save memory.
-    attention_block: queries handled at a time in the full forward.
+    scan_layers: whether the full forward compiles one layer and scans over all, or unrolls
+        them, which spares copies where they are few.
+    attention_block: queries handled at a time.
 
     Raises ValueError on a value out of range, TypeError on a value of the wrong type.
     """
@@ -62,6 +64,7 @@ class ModelConfig:
     compute_dtype: str = "float32"
     param_dtype: str = "float32"
     remat: bool = False
+    scan_layers: bool = True
     attention_block: int = 96
 
     def __post_init__(self):
@@ -77,7 +80,7 @@ class ModelConfig:
                 raise TypeError(f"{name} must be a number, got {value!r}")
             if not 0 < value < float("inf"):
                 raise ValueError(f"{name} must be positive and finite, got {value}")
-        for name in ("tie_word_embeddings", "attention_bias", "remat"):
+        for name in ("tie_word_embeddings", "attention_bias", "remat", "scan_layers"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be a bool, got {getattr(self, name)!r}")
         for name in ("compute_dtype", "param_dtype"):
@@ -127,9 +130,7 @@ class ModelConfig:
         values: dict[str, Any] = {name: fields[name] for name in required}
         values["num_key_value_heads"] = fields.get("num_key_value_heads") or heads
         values["head_dim"] = fields.get("head_dim") or fields["hidden_size"] // heads
-        values["rope_theta"] = float(
-            rope.get("rope_theta") or fields.get("rope_theta") or 10_000.0
-        )
+        values["rope_theta"] = float(rope.get("rope_theta") or fields.get("rope_theta") or 10_000.0)
         # Qwen2 always has these biases, and its config.json does not say so.
         values["attention_bias"] = model_type == "qwen2"
         optional = (
@@ -178,14 +179,10 @@ def _refuse_unsupported(fields: Mapping[str, Any]) -> None:
         rope_type = rope.get("rope_type", rope.get("type", "default"))
         if rope_type != "default":
             raise ValueError(f"{name} of type {rope_type!r} is not supported, only 'default'")
-    if fields.get("use_sliding_window") or "sliding_attention" in (
-        fields.get("layer_types") or ()
-    ):
+    if fields.get("use_sliding_window") or "sliding_attention" in (fields.get("layer_types") or ()):
         raise ValueError("sliding window attention is not supported, only full attention")
     # Llama's attention_bias puts a bias on the output projection too.
-    biases = (
-        ("mlp_bias", "attention_bias") if fields["model_type"] == "llama" else ("mlp_bias",)
-    )
+    biases = ("mlp_bias", "attention_bias") if fields["model_type"] == "llama" else ("mlp_bias",)
     for name in biases:
         if fields.get(name):
             raise ValueError(f"{name} is not supported for {fields['model_type']}")
@@ -195,16 +192,17 @@ PRESETS: Mapping[str, ModelConfig] = {
     # Trains on two CPU cores: wide enough to read a small board, narrow enough to be quick.
     "tiny": ModelConfig(
         vocab_size=128,
-        hidden_size=64,
-        intermediate_size=192,
+        hidden_size=96,
+        intermediate_size=256,
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=1,
-        head_dim=32,
+        head_dim=48,
         tie_word_embeddings=True,
         attention_bias=True,
         max_position_embeddings=1024,
         initializer_range=0.05,
+        scan_layers=False,
     ),
 }
 

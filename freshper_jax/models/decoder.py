@@ -22,6 +22,17 @@ def _weight(config: ModelConfig, rngs: nnx.Rngs, *shape: int) -> nnx.Param:
     return nnx.Param(values.astype(config.param_dtype))
 
 
+def _project(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Multiplies [B, T, D] by a kernel [D, E], giving [B, T, E].
+
+    Rows and tokens are one axis in the product: contracted as two, in the gradient of the
+    kernel, they would first be transposed in memory.
+    """
+    rows, length, width = x.shape
+    flat = x.reshape(rows * length, width) @ kernel.astype(x.dtype)
+    return flat.reshape(rows, length, kernel.shape[1])
+
+
 class RMSNorm(nnx.Module):
     """Scales vectors to a root mean square of one, then by a learned factor, in float32.
 
@@ -36,9 +47,7 @@ class RMSNorm(nnx.Module):
         """Normalises [B, T, D] over its last axis."""
         wide = x.astype(jnp.float32)
         root = lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.epsilon)
-        return (wide * root * self.scale[...].astype(jnp.float32)[None, None, :]).astype(
-            x.dtype
-        )
+        return (wide * root * self.scale[...].astype(jnp.float32)[None, None, :]).astype(x.dtype)
 
 
 class HeadProjection(nnx.Module):
@@ -57,10 +66,12 @@ class HeadProjection(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps [B, T, D] to [B, T, N, H]."""
-        heads = jnp.einsum("btd,dnh->btnh", x, self.kernel[...].astype(x.dtype))
+        width, heads, size = self.kernel[...].shape
+        flat = _project(x, self.kernel[...].reshape(width, heads * size))
+        projected = flat.reshape(*x.shape[:2], heads, size)
         if self.bias is None:
-            return heads
-        return heads + self.bias[...].astype(x.dtype)[None, None]
+            return projected
+        return projected + self.bias[...].astype(x.dtype)[None, None]
 
 
 class Attention(nnx.Module):
@@ -82,7 +93,9 @@ class Attention(nnx.Module):
         """Maps [B, T, D] to [B, T, D], and passes on what `attend` returns beside it."""
         queries, keys = rotate(self.query(x), table), rotate(self.key(x), table)
         mixed, extra = attend(queries, keys, self.value(x))
-        return jnp.einsum("btnh,nhd->btd", mixed, self.output[...].astype(x.dtype)), extra
+        heads, size, width = self.output[...].shape
+        mixed = mixed.reshape(*x.shape[:2], heads * size)
+        return _project(mixed, self.output[...].reshape(heads * size, width)), extra
 
 
 class FeedForward(nnx.Module):
@@ -101,9 +114,8 @@ class FeedForward(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps [B, T, D] to [B, T, D]."""
-        gate, up, down = (w[...].astype(x.dtype) for w in (self.gate, self.up, self.down))
-        inner = jax.nn.silu(jnp.einsum("btd,df->btf", x, gate))
-        return jnp.einsum("btf,fd->btd", inner * jnp.einsum("btd,df->btf", x, up), down)
+        inner = jax.nn.silu(_project(x, self.gate[...])) * _project(x, self.up[...])
+        return _project(inner, self.down[...])
 
 
 class DecoderLayer(nnx.Module):
@@ -174,8 +186,13 @@ class Decoder(nnx.Module):
             return layer(x, table, attend)
 
         if self.config.remat:
-            step = jax.checkpoint(step, prevent_cse=False)
-        x, _ = lax.scan(step, self.embed(tokens), self.layers)
+            step = jax.checkpoint(step, prevent_cse=not self.config.scan_layers)
+        x = self.embed(tokens)
+        if self.config.scan_layers:
+            x, _ = lax.scan(step, x, self.layers)
+        else:
+            for layer in self.unstack():
+                x, _ = step(x, layer)
         x = self.final_norm(x)
         if lengths is None:
             return x

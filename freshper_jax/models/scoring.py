@@ -16,11 +16,11 @@ def _score(
     targets: jax.Array,
     temperature: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Scores targets [B, T] from the hidden states before them [B, T, D]."""
-    logits = unembed(hidden) / temperature[:, None, None]
+    """Scores targets [M] from the hidden states before them [M, D] at temperatures [M]."""
+    logits = unembed(hidden) / temperature[:, None]
     log_probs = jax.nn.log_softmax(logits, axis=-1)
     # A comparison and a sum: its gradient is a product, where a gather's would be a scatter.
-    chosen = lax.broadcasted_iota(jnp.int32, (1, 1, logits.shape[-1]), 2) == targets[:, :, None]
+    chosen = lax.broadcasted_iota(jnp.int32, (1, logits.shape[-1]), 1) == targets[:, None]
     selected = jnp.sum(jnp.where(chosen, log_probs, 0.0), axis=-1)
     return selected, -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
 
@@ -52,27 +52,33 @@ def score_tokens(
     """
     rows, length = tokens.shape
     temperature = jnp.broadcast_to(jnp.asarray(temperature, jnp.float32), (rows,))
-    steps = length - 1
-    hidden, targets = hidden[:, :-1], tokens[:, 1:]
+    # The state after token t predicts token t + 1; the last predicts nothing.
+    targets = jnp.roll(tokens, -1, axis=1)
     if chunk is None:
         chunk = max(1, _CHUNK_ELEMENTS // (rows * vocab_size))
-    if steps <= chunk:
-        scores = _score(unembed, hidden, targets, temperature)
-    else:
-        count = -(-steps // chunk)
-        padding = count * chunk - steps
-        hidden = jnp.pad(hidden, ((0, 0), (0, padding), (0, 0)))
-        targets = jnp.pad(targets, ((0, 0), (0, padding)))
+    chunk = min(chunk, length)
 
-        @jax.checkpoint
-        def score_chunk(start: jax.Array) -> tuple[jax.Array, jax.Array]:
-            part = lax.dynamic_slice_in_dim(hidden, start, chunk, axis=1)
-            target = lax.dynamic_slice_in_dim(targets, start, chunk, axis=1)
-            return _score(unembed, part, target, temperature)
-
-        chunks = lax.map(score_chunk, chunk * jnp.arange(count))
-        scores = jax.tree.map(
-            lambda x: x.transpose(1, 0, 2).reshape(rows, count * chunk)[:, :steps], chunks
+    def score_chunk(part: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        states, target = part
+        scores = _score(
+            unembed,
+            states.reshape(rows * chunk, -1),
+            target.reshape(rows * chunk),
+            jnp.repeat(temperature, chunk),
         )
-    log_probs, entropy = (jnp.pad(x, ((0, 0), (1, 0))) for x in scores)
+        return jax.tree.map(lambda x: x.reshape(rows, chunk), scores)
+
+    if chunk == length:
+        scores = score_chunk((hidden, targets))
+    else:
+        count = -(-length // chunk)
+
+        def split(x: jax.Array) -> jax.Array:
+            padding = ((0, 0), (0, count * chunk - length)) + ((0, 0),) * (x.ndim - 2)
+            x = jnp.pad(x, padding).reshape(rows, count, chunk, *x.shape[2:])
+            return jnp.moveaxis(x, 1, 0)
+
+        scores = lax.map(jax.checkpoint(score_chunk), (split(hidden), split(targets)))
+        scores = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(rows, count * chunk), scores)
+    log_probs, entropy = (jnp.pad(x[:, : length - 1], ((0, 0), (1, 0))) for x in scores)
     return log_probs, entropy

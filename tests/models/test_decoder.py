@@ -1,0 +1,203 @@
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from freshper_jax.models import make_model, preset
+from freshper_jax.models.scoring import score_tokens
+from tests.models import oracle
+from tests.models.common import small_config, small_model
+
+ROWS, LENGTH = 2, 10
+SHAPES = {
+    "grouped, tied, bias": {},
+    "one key head a query head": {"num_key_value_heads": 4},
+    "one key head": {"num_attention_heads": 3, "num_key_value_heads": 1},
+    "untied, no bias": {"tie_word_embeddings": False, "attention_bias": False},
+    "head size is width / heads": {
+        "head_dim": 4,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 3,
+    },
+    "unrolled": {"scan_layers": False},
+    "one block": {"attention_block": 32},
+}
+
+
+def random_tokens(rows=ROWS, length=LENGTH, vocab_size=13, seed=0):
+    return np.random.default_rng(seed).integers(vocab_size, size=(rows, length), dtype=np.int32)
+
+
+@pytest.mark.parametrize("overrides", SHAPES.values(), ids=SHAPES.keys())
+def test_forward_and_scores_equal_a_plain_numpy_decoder(overrides):
+    model, params = small_model(**overrides)
+    tokens = random_tokens()
+    temperature = np.array([0.7, 1.6], np.float32)
+    hidden = model.hidden_states(params, tokens)
+    logits = model.logits(params, hidden)
+    log_probs, entropy = model.token_log_probs(params, tokens, temperature)
+    chex.assert_shape(hidden, (ROWS, LENGTH, 12))
+    chex.assert_type([logits, log_probs, entropy], jnp.float32)
+    for row in range(ROWS):
+        want = oracle.logits(model.config, params, tokens[row])
+        np.testing.assert_allclose(logits[row], want, rtol=1e-4, atol=1e-4)
+        scores = oracle.token_log_probs(model.config, params, tokens[row], temperature[row])
+        np.testing.assert_allclose(log_probs[row], scores[0], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(entropy[row], scores[1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {},
+        {"tie_word_embeddings": False, "num_key_value_heads": 1},
+        {"remat": True},
+        {"remat": True, "scan_layers": False},
+    ],
+    ids=["tied", "untied, one key head", "rematerialised", "rematerialised, unrolled"],
+)
+def test_gradient_equals_differences_of_the_numpy_decoder(overrides):
+    model, params = small_model(**overrides)
+    tokens = random_tokens(seed=1)
+    weights = np.random.default_rng(2).normal(size=(2, ROWS, LENGTH))
+
+    def objective(params):
+        log_probs, entropy = model.token_log_probs(params, tokens, 0.8)
+        return jnp.sum(log_probs * weights[0].astype(np.float32)) + jnp.sum(
+            entropy * weights[1].astype(np.float32)
+        )
+
+    def reference(params):
+        return sum(
+            oracle.token_log_probs(model.config, params, tokens[row], 0.8)[part]
+            @ weights[part, row]
+            for row in range(ROWS)
+            for part in range(2)
+        )
+
+    gradient = jax.jit(jax.grad(objective))(params)
+    generator = np.random.default_rng(3)
+    exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    leaves, structure = jax.tree.flatten(exact)
+    # One difference a parameter array, in a random direction, so that none hides behind another.
+    for index, slope in enumerate(jax.tree.leaves(gradient)):
+        direction = generator.normal(size=leaves[index].shape)
+        ends = []
+        for step in (1e-5, -1e-5):
+            moved = [*leaves[:index], leaves[index] + step * direction, *leaves[index + 1 :]]
+            ends.append(reference(jax.tree.unflatten(structure, moved)))
+        want = (ends[0] - ends[1]) / 2e-5
+        got = float(np.sum(np.asarray(slope, np.float64) * direction))
+        assert got == pytest.approx(want, rel=2e-3, abs=2e-3)
+
+
+def test_states_past_a_length_are_zero_and_the_others_do_not_change():
+    model, params = small_model()
+    tokens = random_tokens()
+    lengths = np.array([3, 10], np.int32)
+    hidden = model.hidden_states(params, tokens, lengths)
+    other = tokens.copy()
+    other[0, 3:] = (other[0, 3:] + 1) % 13
+    assert np.all(np.asarray(hidden)[0, 3:] == 0)
+    assert np.all(np.asarray(hidden)[0, :3] != 0)
+    np.testing.assert_array_equal(hidden, model.hidden_states(params, other, lengths))
+    np.testing.assert_array_equal(hidden[1], model.hidden_states(params, tokens)[1])
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 4, 9])
+def test_scores_and_gradients_do_not_depend_on_the_chunk(chunk):
+    model, params = small_model()
+    tokens = random_tokens()
+    weights = np.random.default_rng(0).normal(size=(2, ROWS, LENGTH)).astype(np.float32)
+
+    def objective(params, chunk):
+        scores = score_tokens(
+            model.bind(params).logits,
+            model.hidden_states(params, tokens),
+            tokens,
+            1.0,
+            vocab_size=13,
+            chunk=chunk,
+        )
+        return sum(jnp.sum(x * w) for x, w in zip(scores, weights, strict=True)), scores
+
+    whole = jax.value_and_grad(objective, has_aux=True)(params, None)
+    parts = jax.value_and_grad(objective, has_aux=True)(params, chunk)
+    chex.assert_trees_all_close(whole, parts, rtol=1e-4, atol=1e-4)
+
+
+def largest_array(jaxpr):
+    """Elements of the largest array that a jaxpr or one inside it computes."""
+    sizes = [0]
+    for equation in jaxpr.eqns:
+        sizes += [variable.aval.size for variable in equation.outvars]
+        for value in equation.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else [value]:
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    sizes.append(largest_array(inner))
+    return max(sizes)
+
+
+def test_long_rows_never_hold_all_logits_nor_all_scores_of_attention():
+    rows, length, vocab_size = 4, 4096, 50_000
+    config = small_config(
+        vocab_size=vocab_size,
+        hidden_size=8,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        attention_block=512,
+    )
+    model = make_model(config)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
+    objective = jax.grad(lambda params, tokens: model.token_log_probs(params, tokens)[0].sum())
+    largest = largest_array(jax.make_jaxpr(objective)(shapes, tokens).jaxpr)
+    assert largest < rows * length * vocab_size // 20
+    assert largest < rows * length * length // 2
+
+
+def test_bfloat16_compute_stays_near_float32_and_scores_in_float32():
+    model, params = small_model()
+    half = make_model(small_config(compute_dtype="bfloat16"))
+    tokens = random_tokens()
+    hidden = half.hidden_states(params, tokens)
+    log_probs, entropy = half.token_log_probs(params, tokens)
+    assert hidden.dtype == jnp.bfloat16
+    chex.assert_type([half.logits(params, hidden), log_probs, entropy], jnp.float32)
+    np.testing.assert_allclose(log_probs, model.token_log_probs(params, tokens)[0], atol=0.15)
+
+
+def test_parameters_are_kept_in_the_param_dtype():
+    model = make_model(small_config(param_dtype="bfloat16", compute_dtype="bfloat16"))
+    params = model.init(jax.random.key(0))
+    chex.assert_type(jax.tree.leaves(params), jnp.bfloat16)
+    gradient = jax.grad(lambda p: model.token_log_probs(p, random_tokens())[0].sum())(params)
+    chex.assert_trees_all_equal_shapes_and_dtypes(gradient, params)
+
+
+def test_init_is_a_function_of_its_key_with_the_stated_spread():
+    model = make_model(small_config(hidden_size=64, initializer_range=0.05))
+    params = model.init(jax.random.key(1))
+    chex.assert_trees_all_equal(params, model.init(jax.random.key(1)))
+    gate = np.asarray(params["layers"]["feed_forward"]["gate"])
+    assert gate.shape == (2, 64, 20)
+    assert np.std(gate) == pytest.approx(0.05, rel=0.1)
+    assert not np.array_equal(gate[0], gate[1])
+    assert np.all(np.asarray(params["layers"]["attention"]["query"]["bias"]) == 0)
+    assert np.all(np.asarray(params["final_norm"]["scale"]) == 1)
+
+
+def test_tiny_preset_is_a_few_hundred_thousand_parameters():
+    model = make_model(preset("tiny", vocab_size=100))
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    assert shapes["embedding"].shape == (100, 96)
+    assert 100_000 < sum(leaf.size for leaf in jax.tree.leaves(shapes)) < 500_000
+
+
+def test_forward_compiles_once_a_shape():
+    model, params = small_model()
+    score = jax.jit(chex.assert_max_traces(model.token_log_probs, n=1))
+    for seed in range(3):
+        score(params, random_tokens(seed=seed), jnp.float32(0.5 + seed))
