@@ -157,6 +157,37 @@ def test_a_non_finite_gradient_is_skipped_and_counted(poison, get_key):
         assert (int(again.step), int(again.skipped)) == (2, 1)
 
 
+def test_a_finite_loss_with_a_non_finite_gradient_is_skipped(get_key):
+    def score(params, tokens, temperature):
+        # The root adds 0, but its slope at 0 is infinite.
+        log_probs, entropy = toy.token_log_probs(params, tokens, temperature)
+        return log_probs + jnp.sqrt(params["bias"][0]), entropy
+
+    state, rows = start(get_key()), toy.random_rows(get_key())
+    before = jax.tree.map(np.asarray, state.params)
+    update = make_update(score, OPTIMIZER, loss=LOSS)
+    after, metrics, _ = update(state, rows, jnp.ones(toy.ROWS))
+    assert np.isfinite(metrics["loss"])
+    assert not np.isfinite(metrics["grad_norm"])
+    assert (metrics["skipped"], int(after.step), int(after.skipped)) == (1.0, 0, 1)
+    chex.assert_trees_all_equal(after.params, before)
+
+
+def test_the_schedule_counts_applied_updates(get_key):
+    optimizer = make_optimizer(OptimizerConfig(learning_rate=1.0, schedule="linear", total_steps=4))
+    update = make_update(toy.token_log_probs, optimizer)
+    state, rows = (
+        init_train_state(toy.init_params(get_key()), optimizer),
+        toy.random_rows(get_key()),
+    )
+    rows = dataclasses.replace(rows, response_mask=rows.response_mask.at[0, 1].set(True))
+    rates = []
+    for weight in (1.0, 1.0, jnp.nan, 1.0, 1.0, 1.0, 1.0):
+        state, metrics, _ = update(state, rows, jnp.full(toy.ROWS, weight))
+        rates.append(float(metrics["learning_rate"]))
+    np.testing.assert_allclose(rates, [1.0, 0.75, 0.5, 0.5, 0.25, 0.0, 0.0], atol=1e-6)
+
+
 def test_nan_outside_the_response_does_not_matter(get_key):
     state, rows = start(get_key()), toy.random_rows(get_key())
     dirty = dataclasses.replace(
