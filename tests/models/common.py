@@ -36,4 +36,4 @@ def small_model(**overrides):
         noise = generator.normal(scale=0.3, size=leaf.shape)
         return leaf + jax.numpy.asarray(noise, leaf.dtype)
 
-    return model, jax.tree.map(perturb, model.init(jax.random.key(0)))
+    return model, jax.tree.map(perturb, jax.jit(model.init)(jax.random.key(0)))
