@@ -16,7 +16,7 @@ from experiments.task import Task
 from freshper_jax import replay
 from freshper_jax.generate import SamplingParams, make_generator
 from freshper_jax.models import LanguageModel, make_mesh, make_model, param_shardings, preset
-from freshper_jax.objectives import reinforce_plus_plus
+from freshper_jax.objectives import group_mean, reinforce_plus_plus
 from freshper_jax.rollout import (
     ChatRenderer,
     Episodes,
@@ -114,7 +114,9 @@ def build(options: Options, task: Task) -> Parts:
         return play(
             params,
             key,
-            task.train_episodes(options.seed, iteration, options.episodes),
+            task.train_episodes(
+                options.seed, iteration, options.episodes // options.group_size
+            ).repeat(options.group_size),
             split="train",
             temperature=options.temperature,
             policy_version=policy_version,
@@ -229,12 +231,16 @@ def _make_prepare(
                 "reference_log_probs": scores,
                 "kl_coefficient": learning.kl_coefficient,
             }
+        baseline = None
+        if options.group_size > 1:
+            baseline = group_mean(jnp.asarray(batch.return_), jnp.asarray(batch.group_id))
         return batch.replace(
             advantages=reinforce_plus_plus(
                 jnp.asarray(batch.rewards),
                 jnp.asarray(batch.response_mask),
                 gamma=learning.discount,
                 advantage_clip=learning.advantage_clip,
+                baseline=baseline,
                 **penalty,
             )
         )

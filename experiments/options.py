@@ -83,7 +83,7 @@ class LearningOptions:
     entropy_coefficient: float = 0.0
     kl_coefficient: float = 0.0
     """Weight of the KL to the starting policy in the reward."""
-    microbatches: int = 1
+    microbatches: int = 4
     """Parts into which an update splits its batch to save memory."""
 
 
@@ -140,6 +140,8 @@ class Options:
     iterations: int = 200
     episodes: int = 64
     """Fresh episodes an iteration."""
+    group_size: int = 1
+    """Fresh episodes that share a level; with more than one, their mean return is the baseline."""
     max_tokens: int = 288
     """Tokens a trajectory can hold."""
     max_new_tokens: int = 6
@@ -250,6 +252,13 @@ def check_options(options: Options) -> None:
     )
     expect(0 < learning.discount <= 1, "learning.discount", learning.discount, "in (0, 1]")
     count("learning.microbatches", learning.microbatches)
+    count("group-size", options.group_size)
+    expect(
+        options.episodes % options.group_size == 0,
+        "episodes",
+        options.episodes,
+        f"a multiple of --group-size ({options.group_size})",
+    )
     for flag, rows in (("episodes", options.episodes), ("replay.batch", replay.batch)):
         parts = learning.microbatches * options.mesh.data
         expect(

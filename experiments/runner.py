@@ -83,7 +83,7 @@ def run(options: Options, make_task: MakeTask, console: Console | None = None) -
     parts.renderer.tokenizer.save_pretrained(directory.path / "tokenizer")
 
     if directory.has_checkpoints():
-        state, reference = _load(options, parts, directory)
+        state, reference = _load(options, parts, directory, console)
         console.say(f"Resuming {directory.path} after iteration {int(state.iteration)}")
         directory.cut_after(int(state.iteration))
     else:
@@ -240,7 +240,9 @@ def _save(options: Options, directory: RunDirectory, state: RunState, reference:
     )
 
 
-def _load(options: Options, parts: Parts, directory: RunDirectory) -> tuple[RunState, Any]:
+def _load(
+    options: Options, parts: Parts, directory: RunDirectory, console: Console
+) -> tuple[RunState, Any]:
     """Return the newest complete checkpoint's state, and the parameters learning began from."""
     like = jax.eval_shape(
         lambda: init_run_state(options, parts, parts.model.init(jax.random.key(0)))
@@ -248,6 +250,8 @@ def _load(options: Options, parts: Parts, directory: RunDirectory) -> tuple[RunS
     found = restore(
         directory.checkpoints, _items(like, like.train.params), config=fingerprint(options)
     )
+    for fault in found.passed_over:
+        console.say(f"Passing over a newer checkpoint: {fault}")
     items = found.items
     opt_state, step, skipped = items["optimizer"]
     key, iteration = items["rng"]

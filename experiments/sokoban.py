@@ -33,7 +33,7 @@ def make_task(preset: str, console: Console) -> Task:
     train, held_out = bank.train, bank.held_out
 
     def play(indices: np.ndarray) -> Episodes:
-        return Episodes.grouped(indices, level_indices=indices)
+        return Episodes.of(indices, level_indices=indices)
 
     def train_episodes(seed: int, iteration: int, count: int) -> Episodes:
         rng = np.random.default_rng([seed, iteration])

@@ -49,7 +49,7 @@ def starting_params(options: Options, task: Task, parts: Parts, console: Console
     if settings.traces == 0:
         console.say("Warm start: none, the policy starts at random.")
         return params
-    folder = cache_directory() / f"warm-start-{_identity(options, task)}"
+    folder = cache_directory() / f"warm-start-{_identity(options, task, params)}"
     try:
         cached = restore(folder, {"policy": params})
         console.say(f"Warm start: cloned before, success {cached.meta['success']:.2f} ({folder})")
@@ -112,7 +112,7 @@ def demonstrate(options: Options, task: Task, parts: Parts) -> Trajectory:
     return jax.tree.map(lambda leaf: leaf[:, :width] if leaf.ndim == 2 else leaf, trajectory)
 
 
-def _identity(options: Options, task: Task) -> str:
+def _identity(options: Options, task: Task, params: Any) -> str:
     """Return a digest of all that decides the cloned parameters."""
     facts = {
         "format": _FORMAT,
@@ -120,7 +120,10 @@ def _identity(options: Options, task: Task) -> str:
         "words": task.words,
         "seed": options.seed,
         "model": dataclasses.asdict(options.warm_start),
-        "config": options.preset,
+        "params": [
+            [jax.tree_util.keystr(path), list(leaf.shape), str(leaf.dtype)]
+            for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+        ],
         "episodes": options.episodes,
         "max_tokens": options.max_tokens,
         "max_new_tokens": options.max_new_tokens,

@@ -3,6 +3,7 @@
 from freshper_jax.objectives.advantages import (
     KLEstimator,
     discounted_returns,
+    group_mean,
     kl_penalty_rewards,
     reinforce_plus_plus,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "clipped_token_losses",
     "discounted_returns",
     "effective_sample_fraction",
+    "group_mean",
     "kl_penalty_rewards",
     "loss_normaliser",
     "masked_mean",

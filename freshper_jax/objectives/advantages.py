@@ -46,6 +46,23 @@ def discounted_returns(rewards: jax.Array, response_mask: jax.Array, *, gamma: f
     return returns.T
 
 
+def group_mean(values: jax.Array, group_id: jax.Array) -> jax.Array:
+    """Computes, for each row, the mean over the rows of its group.
+
+    As a baseline of returns this is the one of "REINFORCE++-baseline" (Hu et al., 2025).
+
+    Args:
+        values: float32 `[B]`.
+        group_id: int32 `[B]`, equal for rows that share a start.
+
+    Returns:
+        float32 `[B]`.
+    """
+    chex.assert_rank([values, group_id], 1)
+    same = (group_id[:, None] == group_id[None, :]).astype(values.dtype)
+    return (same @ values) / jnp.sum(same, axis=1)
+
+
 def kl_penalty_rewards(
     rewards: jax.Array,
     log_probs: jax.Array,
@@ -103,6 +120,7 @@ def reinforce_plus_plus(
     *,
     gamma: float = 1.0,
     advantage_clip: float | None = None,
+    baseline: jax.Array | None = None,
     log_probs: jax.Array | None = None,
     reference_log_probs: jax.Array | None = None,
     kl_coefficient: float = 0.0,
@@ -118,6 +136,8 @@ def reinforce_plus_plus(
         rewards: float32 `[B, T]`.
         response_mask: bool `[B, T]`.
         gamma: discount a response token.
+        baseline: float32 `[B]`, subtracted from every return to go of a row before whitening;
+            any function of the row's start leaves the gradient unbiased, see `group_mean`.
         advantage_clip: the advantages are clipped to plus or minus this, after whitening.
         log_probs: float32 `[B, T]` of the sampling policy; with `reference_log_probs` and a
             positive `kl_coefficient` the rewards carry a KL penalty.
@@ -147,6 +167,8 @@ def reinforce_plus_plus(
             estimator=kl_estimator,
         )
     returns = discounted_returns(rewards, response_mask, gamma=gamma)
+    if baseline is not None:
+        returns = jnp.where(response_mask, returns - baseline[:, None], jnp.zeros_like(returns))
     advantages = whiten(returns, response_mask, eps=eps)
     if advantage_clip is not None:
         advantages = jnp.clip(advantages, -advantage_clip, advantage_clip)

@@ -88,15 +88,17 @@ class Episodes:
     options: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def grouped(
-        cls, seeds: Sequence[int] | np.ndarray, group_size: int = 1, **options: np.ndarray
-    ) -> Episodes:
-        """Play each start `group_size` times as one group."""
+    def of(cls, seeds: Sequence[int] | np.ndarray, **options: np.ndarray) -> Episodes:
+        """Play each start once; every episode is a group of its own."""
         starts = np.asarray(seeds, np.int64)
-        return cls(
-            np.repeat(starts, group_size),
-            np.repeat(np.arange(len(starts), dtype=np.int32), group_size),
-            {name: np.repeat(values, group_size) for name, values in options.items()},
+        return cls(starts, np.arange(len(starts), dtype=np.int32), options)
+
+    def repeat(self, group_size: int) -> Episodes:
+        """Play each start `group_size` times as one group."""
+        return Episodes(
+            np.repeat(self.seeds, group_size),
+            np.repeat(self.group_ids, group_size),
+            {name: np.repeat(values, group_size) for name, values in self.options.items()},
         )
 
 

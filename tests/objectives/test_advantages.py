@@ -147,3 +147,18 @@ def test_bad_penalties_are_named():
 def test_wrong_ranks_are_refused():
     with pytest.raises(AssertionError, match="rank"):
         objectives.discounted_returns(np.zeros(3, np.float32), np.ones(3, bool), gamma=1.0)
+
+
+def test_a_group_baseline_removes_what_a_start_is_worth():
+    returns = np.array([10.0, -1.0, -1.0, 4.0, 7.0], np.float32)
+    group = np.array([3, 3, 1, 1, 8], np.int32)
+    baseline = objectives.group_mean(returns, group)
+    np.testing.assert_allclose(baseline, [4.5, 4.5, 1.5, 1.5, 7.0])
+    mask = np.zeros((5, 3), bool)
+    mask[:, 1:] = True
+    rewards = np.zeros((5, 3), np.float32)
+    rewards[:, 2] = returns
+    advantages = objectives.reinforce_plus_plus(rewards, mask, baseline=baseline)
+    centred = np.array([5.5, -5.5, -2.5, 2.5, 0.0])
+    expected = np.where(mask, (centred / np.sqrt(np.mean(centred**2)))[:, None], 0.0)
+    np.testing.assert_allclose(advantages, expected, rtol=1e-5, atol=1e-6)

@@ -21,7 +21,7 @@ def renderer():
 def play(renderer, seeds, replies, rows, *, max_tokens=64, group_size=1):
     env = CountdownEnv(rows)
     policy = ScriptedPolicy(renderer, replies, max_new_tokens=3)
-    episodes = Episodes.grouped(seeds, group_size)
+    episodes = Episodes.of(seeds).repeat(group_size)
     return collect(
         policy, env, renderer, episodes, max_tokens=max_tokens, max_new_tokens=3, policy_version=7
     )
@@ -81,7 +81,7 @@ def test_an_unclosed_reply_is_closed_by_the_observation(renderer):
 
     policy = Unclosed(renderer, [["2", "1"]], max_new_tokens=3)
     trajectory, _ = collect(
-        policy, CountdownEnv(1), renderer, Episodes.grouped([1]), max_tokens=64, max_new_tokens=3
+        policy, CountdownEnv(1), renderer, Episodes.of([1]), max_tokens=64, max_new_tokens=3
     )
     text = renderer.tokenizer.decode(trajectory.tokens[0, : trajectory.length[0]])
     assert text.endswith("<|assistant|>2<|end|><|user|>1<|end|><|assistant|>1")

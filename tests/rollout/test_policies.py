@@ -42,7 +42,7 @@ def play(setting, seeds, rows, *, temperature=1.0, key=3):
         policy,
         CountdownEnv(rows),
         renderer,
-        Episodes.grouped(seeds),
+        Episodes.of(seeds),
         max_tokens=T,
         max_new_tokens=MAX_NEW,
         temperature=temperature,
