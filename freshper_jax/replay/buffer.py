@@ -107,8 +107,9 @@ def make_buffer(
       alpha: exponent of the priority, finite, >= 0; 0 is uniform.
       beta: exponent of the importance weights, finite, >= 0; 0 makes them all one.
       tau: age at which the priority has fallen to 1/e, > 0; None is standard PER.
-      strategy: `prioritized` or `uniform`, both stratified and with replacement, or `newest`,
-        the rows inserted last, each once.
+      strategy: `prioritized`; `uniform`, which ignores base priorities and ages (for ages
+        alone, add with the base priority `constant`); or `newest`, the rows inserted last, each
+        once. The first two are stratified, with replacement, and list rows by slot.
       insertion: `base`, new rows enter at their own base priority, or `max`, at the largest
         base priority stored (in an empty buffer: of the batch). Ageing starts at `add` in both.
       eviction: `oldest`.
@@ -134,7 +135,7 @@ def make_buffer(
     own_alpha = _as_exponent("alpha", alpha)
     own_beta = _as_exponent("beta", beta)
     own_tau = _as_tau(math.inf if tau is None else tau)
-    _as_positive("fallback_priority", fallback_priority)
+    _check_positive("fallback_priority", fallback_priority)
     fallback = float(fallback_priority)
 
     def check_state(state: ReplayState) -> None:
@@ -278,30 +279,29 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
-def _as_exponent(name: str, value: Scalar) -> Any:
-    if _is_known(value) and not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be finite and at least 0, got {value}")
-    return _as_scalar(name, value, np.float32)
-
-
-def _as_tau(value: Scalar) -> Any:
-    if _is_known(value) and not value > 0:
-        raise ValueError(f"tau must be greater than 0, got {value}")
-    return _as_scalar("tau", value, np.float32)
-
-
-def _as_positive(name: str, value: float) -> None:
+def _check_positive(name: str, value: float) -> None:
     if not 0 < value < math.inf:
         raise ValueError(f"{name} must be finite and greater than 0, got {value}")
 
 
+def _as_exponent(name: str, value: Scalar) -> Any:
+    scalar = _as_scalar(name, value, np.float32)
+    if _is_known(value) and not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be finite and at least 0, got {value}")
+    return scalar
+
+
+def _as_tau(value: Scalar) -> Any:
+    scalar = _as_scalar("tau", value, np.float32)
+    if _is_known(value) and not value > 0:
+        raise ValueError(f"tau must be greater than 0, got {value}")
+    return scalar
+
+
 def _as_clock(value: Scalar) -> Any:
-    if not (
-        isinstance(value, numbers.Integral)
-        or (hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.integer))
-    ):
+    if not jnp.issubdtype(getattr(value, "dtype", type(value)), jnp.integer):
         raise TypeError(f"clock must be an int32 scalar, got {value!r}")
-    if _is_known(value) and not -(1 << 31) <= value < 1 << 31:
+    if _is_known(value) and np.shape(value) == () and not -(1 << 31) <= value < 1 << 31:
         raise ValueError(f"clock must fit int32, got {value}")
     return _as_scalar("clock", value, np.int32)
 
@@ -313,6 +313,8 @@ def _is_known(value: Scalar) -> bool:
 
 def _as_scalar(name: str, value: Scalar, dtype: type) -> Any:
     """Gives every scalar one dtype, so that kinds of numbers do not compile anew."""
+    if not isinstance(value, numbers.Real | np.ndarray | jax.Array):
+        raise TypeError(f"{name} must be a number, got {value!r}")
     if np.shape(value) != ():
         raise ValueError(f"{name} must be a scalar, got shape {np.shape(value)}")
     return jnp.asarray(value, dtype) if isinstance(value, jax.Array) else dtype(value)

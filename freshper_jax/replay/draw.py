@@ -13,7 +13,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-__all__ = ["block_sums", "draw_stratified"]
+__all__ = ["apportion", "block_sums", "draw_stratified"]
 
 _UNITS = 1 << 30
 _BRANCHING = 16  # the fastest on CPU: search costs draws x children x levels
@@ -80,7 +80,7 @@ def _descend(
     """
     fineness = _UNITS // span
     target = offset * fineness + jax.random.randint(key, offset.shape, 0, fineness)
-    units = _apportion(masses, span * fineness)
+    units = apportion(masses, span * fineness)
     ends = jnp.cumsum(units, axis=1, dtype=jnp.int32)
     child = jnp.sum(ends <= target[:, None], axis=1, dtype=jnp.int32)
     child_span = jnp.take_along_axis(units, child[:, None], axis=1)[:, 0]
@@ -88,7 +88,7 @@ def _descend(
     return child, target - (child_end - child_span), child_span
 
 
-def _apportion(masses: jax.Array, total: jax.Array) -> jax.Array:
+def apportion(masses: jax.Array, total: jax.Array) -> jax.Array:
     """Rounds masses to whole units that add up to the total exactly.
 
     Args:

@@ -46,17 +46,18 @@ def log_priorities(
     compared, and integers near each other keep float32 exact however old all rows are.
 
     Args:
-      log_base: `[C]` float32 logarithms of base priorities.
+      log_base: `[C]` float32 logarithms of base priorities, -inf where no row is stored.
       births: `[C]` int32 clocks.
       reference: int32 scalar, the birth of some recent row.
       alpha: float32 scalar >= 0; 0 makes all rows equal.
       tau: float32 scalar > 0, in units of the clock; infinity switches ageing off.
 
     Returns:
-      `[C]` float32, finite.
+      `[C]` float32, finite for a row, -inf for none.
 
     Source: Freshness-Aware PER, arXiv 2604.16918: p_i = base_i exp(-(t - t_i) / tau).
     """
     lag = (reference - births).astype(jnp.float32) / tau
     # A finite lag keeps alpha = 0 from multiplying infinity.
-    return alpha * (log_base - jnp.clip(lag, -_LARGEST_LAG, _LARGEST_LAG))
+    powers = alpha * (log_base - jnp.clip(lag, -_LARGEST_LAG, _LARGEST_LAG))
+    return jnp.where(log_base > -jnp.inf, powers, -jnp.inf)

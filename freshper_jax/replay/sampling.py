@@ -27,8 +27,9 @@ def log_row_probabilities(
     Returns:
       `[C]` float32 logarithms whose exponentials sum to 1, -inf for an empty slot.
     """
-    log_masses, masses = _masses(state, alpha, tau, strategy)
-    return log_masses - jnp.log(jnp.maximum(jnp.sum(masses), 1.0))
+    log_masses, largest = _log_masses(state, alpha, tau, strategy)
+    levels = block_sums(jnp.exp(log_masses - largest))
+    return log_masses - largest - _log_total(levels)
 
 
 def draw_sample(
@@ -65,37 +66,51 @@ def draw_sample(
     """
     if strategy == "newest":
         return _take_newest(state, clock, batch_size)
-    log_masses, masses = _masses(state, alpha, tau, strategy)
-    levels = block_sums(masses)
+    log_masses, largest = _log_masses(state, alpha, tau, strategy)
+    levels = block_sums(jnp.exp(log_masses - largest))
     index = draw_stratified(key, levels, batch_size)
-    log_total = jnp.log(jnp.maximum(jnp.sum(levels[0]), 1.0))
-    filled = state.generation >= 0
-    least = jnp.min(jnp.where(filled, log_masses, jnp.inf)) - log_total
+
+    log_scale = largest + _log_total(levels)
     valid = jnp.full((batch_size,), state.size > 0)
-    log_probabilities = jnp.where(valid, log_masses[index] - log_total, 0.0)
+    # Recomputed for the rows drawn, which is less work than to keep all C of them.
+    drawn = _log_masses_at(state, index, alpha, tau, strategy)
+    log_probabilities = jnp.where(valid, drawn - log_scale, 0.0)
+    smallest = jnp.min(jnp.where(jnp.isfinite(log_masses), log_masses, jnp.inf))
     weights = importance_weights(
         log_probabilities,
         valid,
         state.size,
         beta,
         normaliser=weight_normaliser,
-        least_log_probability=least,
+        least_log_probability=jnp.where(state.size > 0, smallest - log_scale, 0.0),
     )
     return _gather(state, clock, index, valid, jnp.exp(log_probabilities), weights)
 
 
-def _masses(
+def _log_masses(
     state: ReplayState, alpha: jax.Array, tau: jax.Array, strategy: str
 ) -> tuple[jax.Array, jax.Array]:
-    """Computes every slot's mass over the largest one, and its logarithm: `[C]` float32."""
+    """Computes the logarithm of every slot's mass, `[C]`, and the largest one, 0 for no rows."""
+    log_masses = _log_masses_at(state, slice(None), alpha, tau, strategy)
+    return log_masses, jnp.where(state.size > 0, jnp.max(log_masses), 0.0)
+
+
+def _log_masses_at(
+    state: ReplayState, rows: jax.Array | slice, alpha: jax.Array, tau: jax.Array, strategy: str
+) -> jax.Array:
     last = (state.cursor - 1) % state.log_base.shape[0]
-    if strategy == "uniform":
-        alpha = jnp.zeros_like(alpha)
-    log_masses = log_priorities(state.log_base, state.birth, state.birth[last], alpha, tau)
-    log_masses = jnp.where(state.generation >= 0, log_masses, -jnp.inf)
-    largest = jnp.max(log_masses)
-    log_masses = log_masses - jnp.where(state.size > 0, largest, 0.0)
-    return log_masses, jnp.exp(log_masses)
+    return log_priorities(
+        state.log_base[rows],
+        state.birth[rows],
+        state.birth[last],
+        jnp.zeros_like(alpha) if strategy == "uniform" else alpha,
+        tau,
+    )
+
+
+def _log_total(levels: list[jax.Array]) -> jax.Array:
+    """Takes the logarithm of the total mass, at least the 1 of the largest row, or 0."""
+    return jnp.log(jnp.maximum(jnp.sum(levels[0]), 1.0))
 
 
 def _take_newest(state: ReplayState, clock: jax.Array, batch_size: int) -> Sample:

@@ -47,7 +47,7 @@ def init_state(capacity: int, example: chex.ArrayTree) -> ReplayState:
 
     return ReplayState(
         data=jax.tree.map(rows_like, example),
-        log_base=jnp.zeros((capacity,), jnp.float32),
+        log_base=jnp.full((capacity,), -jnp.inf, jnp.float32),
         birth=jnp.zeros((capacity,), jnp.int32),
         generation=jnp.full((capacity,), -1, jnp.int32),
         draws=jnp.zeros((capacity,), jnp.int32),
@@ -139,9 +139,8 @@ def insert_rows(
     )
     log_base, bad = log_of_base(base_priority, fallback, checked=checked)
     if insertion == "max":
-        stored = jnp.max(jnp.where(state.generation >= 0, state.log_base, -jnp.inf))
-        entry = jnp.where(state.size > 0, stored, jnp.max(log_base))
-        log_base = jnp.full_like(log_base, entry)
+        stored = jnp.max(state.log_base)
+        log_base = jnp.full_like(log_base, jnp.where(state.size > 0, stored, jnp.max(log_base)))
 
     slots = handles.index[-kept:]
     passed_through = rows - kept
@@ -251,5 +250,5 @@ def _shape_and_dtype(leaf: Any) -> tuple[tuple[int, ...], Any]:
     """Reads shape and dtype as JAX would store them, so float64 of numpy is float32."""
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return leaf.shape, leaf.dtype
-    abstract = jax.eval_shape(jnp.asarray, leaf)
-    return abstract.shape, abstract.dtype
+    array = np.asarray(leaf)
+    return array.shape, jax.dtypes.canonicalize_dtype(array.dtype)

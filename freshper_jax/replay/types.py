@@ -31,7 +31,7 @@ class ReplayState:
     | field           | shape      | meaning                                                  |
     |-----------------|------------|----------------------------------------------------------|
     | data            | C, ...     | the stored rows, a pytree                                |
-    | log_base        | C float32  | natural logarithm of the base priority                   |
+    | log_base        | C float32  | natural logarithm of the base priority, -inf when empty  |
     | birth           | C int32    | the clock when the row was added                         |
     | generation      | C int32    | number of the row in order of insertion, -1 when empty   |
     | draws           | C int32    | how often the row was marked as drawn                    |

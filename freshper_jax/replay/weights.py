@@ -7,6 +7,8 @@ __all__ = ["WEIGHT_NORMALISERS", "effective_sample_size", "importance_weights"]
 
 WEIGHT_NORMALISERS = ("batch_max", "buffer_max", "mean", "none")
 
+_LARGEST_LOG = 88.0  # exp of it is still a float32
+
 
 def importance_weights(
     log_probabilities: jax.Array,
@@ -44,7 +46,7 @@ def importance_weights(
         log_weights = log_weights + beta * (least_log_probability + log_rows)
     elif normaliser != "none":
         log_weights = log_weights - jnp.max(log_weights, initial=-jnp.inf, where=valid)
-    weights = jnp.where(valid, jnp.exp(log_weights), 0.0)
+    weights = jnp.where(valid, jnp.exp(jnp.minimum(log_weights, _LARGEST_LOG)), 0.0)
     if normaliser == "mean":
         drawn = jnp.sum(valid, dtype=jnp.int32).astype(jnp.float32)
         weights = weights * (drawn / jnp.maximum(jnp.sum(weights), 1.0))

@@ -1,0 +1,172 @@
+"""Draws follow the masses exactly: every stratum, every row, no row without mass."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from freshper_jax.replay.draw import apportion, block_sums, draw_stratified
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def draw(key, masses, draws):
+    return draw_stratified(key, block_sums(masses), draws)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def draw_many(key, masses, batches, draws):
+    levels = block_sums(masses)
+    keys = jax.random.split(key, batches)
+    return jax.vmap(lambda one: draw_stratified(one, levels, draws))(keys)
+
+
+def heavy_tailed(rows):
+    """Log-normal bases decayed to ages of up to 20 tau: masses over eight orders and more."""
+    rng = np.random.default_rng(3)
+    logs = 0.6 * (rng.normal(0, 2, rows) - rng.uniform(0, 20, rows))
+    return np.exp(logs - logs.max()).astype(np.float32)
+
+
+MASSES = {
+    "equal": np.ones(4096, np.float32),
+    "heavy": heavy_tailed(4096),
+    "spike": np.concatenate([[1.0], np.full(999, 1e-6)]).astype(np.float32),
+    "sparse": np.where(np.arange(1000) % 37 == 5, np.arange(1000), 0).astype(np.float32),
+    "one": np.ones(1, np.float32),
+    "few": np.array([0, 3, 0, 1, 2], np.float32),
+}
+
+
+def chi_square(counts, probabilities):
+    """The p-value that counts come from the probabilities; rare rows are pooled."""
+    expected = probabilities * counts.sum()
+    rare = expected < 20
+    counts = np.append(counts[~rare], counts[rare].sum())
+    expected = np.append(expected[~rare], expected[rare].sum())
+    counts, expected = counts[expected > 0], expected[expected > 0]
+    if len(counts) == 1:
+        return 1.0
+    return scipy.stats.chi2.sf(((counts - expected) ** 2 / expected).sum(), len(counts) - 1)
+
+
+@pytest.mark.parametrize("name", MASSES)
+def test_independent_draws_pass_chi_square(get_key, name):
+    masses = MASSES[name]
+    rows = np.asarray(draw_many(get_key(), masses, 250_000, 1)).ravel()
+    counts = np.bincount(rows, minlength=len(masses))
+    assert len(counts) == len(masses)
+    probabilities = masses / masses.sum(dtype=np.float64)
+    assert not counts[probabilities == 0].any()
+    assert chi_square(counts, probabilities) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["heavy", "few"])
+def test_stratified_draws_have_the_right_mean_and_less_variance(get_key, name):
+    masses = MASSES[name]
+    rows = np.asarray(draw_many(get_key(), masses, 4000, 64))
+    probabilities = masses / masses.sum(dtype=np.float64)
+    counts = np.bincount(rows.ravel(), minlength=len(masses))
+    assert chi_square(counts, probabilities) > 1e-3
+    largest = int(np.argmax(masses))
+    per_batch = (rows == largest).sum(axis=1)
+    assert per_batch.var() < 64 * probabilities[largest] * (1 - probabilities[largest])
+
+
+def strata_touch(rows, masses):
+    """Whether the k-th of n draws lies in a row that reaches into [k/n, (k+1)/n)."""
+    ends = np.cumsum(masses, dtype=np.float64) / masses.sum(dtype=np.float64)
+    starts = np.concatenate([[0.0], ends[:-1]])
+    place = np.arange(len(rows))
+    slack = 1e-6
+    low, high = place / len(rows) - slack, (place + 1) / len(rows) + slack
+    return (starts[rows] < high) & (ends[rows] > low)
+
+
+@pytest.mark.parametrize("name", MASSES)
+@pytest.mark.parametrize("draws", [1, 7, 64])
+def test_each_draw_comes_from_its_own_stratum(get_key, name, draws):
+    masses = MASSES[name]
+    for _ in range(5):
+        assert strata_touch(np.asarray(draw(get_key(), masses, draws)), masses).all()
+
+
+@settings(max_examples=60)
+@given(
+    masses=st.lists(
+        st.one_of(st.just(0.0), st.floats(2.0**-100, 1.0, width=32)), min_size=20, max_size=20
+    ),
+    seed=st.integers(0, 2**31 - 1),
+)
+def test_a_row_without_mass_is_never_drawn(masses, seed):
+    masses = np.array(masses, np.float32)
+    rows = np.asarray(draw(jax.random.key(seed), masses, 64))
+    assert ((rows >= 0) & (rows < 20)).all()
+    if masses.any():
+        assert (masses[rows] > 0).all()
+    else:
+        assert not rows.any()
+
+
+def test_every_one_of_a_hundred_thousand_equal_rows_is_reached(get_key):
+    # A row's mass is two strata wide, so one whole stratum always lies inside it.
+    rows = np.asarray(draw(get_key(), np.ones(100_000, np.float32), 200_000))
+    counts = np.bincount(rows, minlength=100_000)
+    assert len(counts) == 100_000
+    assert counts.min() >= 1
+    assert counts.max() <= 3
+
+
+@pytest.mark.slow
+def test_a_million_equal_rows_share_a_million_draws(get_key):
+    # One float32 uniform misses rows of a million by up to 7%.
+    rows = np.asarray(draw(get_key(), np.ones(1_000_000, np.float32), 1_000_000))
+    counts = np.bincount(rows, minlength=1_000_000)
+    assert len(counts) == 1_000_000
+    assert counts.max() <= 2
+    in_thousands = counts.reshape(1000, 1000).sum(axis=1)
+    assert np.abs(in_thousands - 1000).max() <= 2
+
+
+def test_rows_below_the_step_of_a_float32_uniform_are_all_within_reach(get_key):
+    # Each of 255 rows holds 2^-25 of the mass; one float32 uniform could reach a quarter.
+    masses = np.full(256, 2.0**-25, np.float32)
+    masses[0] = 1.0
+    rows = np.concatenate([np.asarray(draw(get_key(), masses, 1 << 21)) for _ in range(4)])
+    rare = rows[rows > 0]
+    expected = 4 * (1 << 21) * 255 * 2.0**-25
+    assert abs(len(rare) - expected) < 4 * np.sqrt(expected)
+    within_quarter = 64 * (1 - np.exp(-expected / 64))
+    assert len(np.unique(rare)) > 1.2 * within_quarter
+
+
+@pytest.mark.parametrize("masses", [MASSES["heavy"][:16], MASSES["few"], np.ones(16, np.float32)])
+@pytest.mark.parametrize("total", [(1 << 29) + 1, 1 << 30])
+def test_apportion_keeps_total_and_shares(masses, total):
+    units = np.asarray(apportion(jnp.asarray(masses)[None, :], jnp.array([total], jnp.int32)))[0]
+    assert units.sum(dtype=np.int64) == total
+    assert (units >= 0).all()
+    np.testing.assert_array_equal(units[masses == 0], 0)
+    shares = masses / masses.sum(dtype=np.float64)
+    np.testing.assert_allclose(units / total, shares, rtol=1e-6, atol=1 / total)
+
+
+def test_same_key_same_draw_other_key_other_draw(get_key):
+    one, other = get_key(), get_key()
+    first = draw(one, MASSES["heavy"], 64)
+    np.testing.assert_array_equal(first, draw(one, MASSES["heavy"], 64))
+    assert (first != draw(other, MASSES["heavy"], 64)).any()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 255, 256, 257, 1000, 4096, 4097])
+def test_block_sums_hold_every_mass_once(rows):
+    masses = np.arange(1, rows + 1, dtype=np.float32)
+    levels = block_sums(jnp.asarray(masses))
+    np.testing.assert_array_equal(np.asarray(levels[-1]).ravel()[:rows], masses)
+    for level in levels:
+        assert float(level.sum()) == pytest.approx(masses.sum(dtype=np.float64), rel=1e-6)
+        assert level.shape[1] <= 16
