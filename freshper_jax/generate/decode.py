@@ -82,11 +82,14 @@ def decode(
       The cache, which holds every drawn token, stop ids included; the logits after each
       row's last token, an idle row's as they came; and the Generation.
 
-    Raises ValueError where max_new is below 1.
+    Raises ValueError where max_new is below 1 or the shapes do not fit together.
     """
     if max_new < 1:
         raise ValueError(f"max_new must be at least 1, got {max_new}")
-    rows = logits.shape[0]
+    rows = cache.lengths.shape[0]
+    for name, value in (("logits", logits), ("row_seeds", row_seeds), ("budgets", budgets)):
+        if value.shape[:1] != (rows,):
+            raise ValueError(f"{name} must have the cache's {rows} rows, got {value.shape}")
     decoder = model.bind(params)
     # Out of the loop: slicing stacked layers at every token costs more than using them.
     layers = decoder.unstack()

@@ -27,9 +27,25 @@ def extend(
     Returns:
       The cache, and logits [B, V] float32 after each row's last new token; those of an
       untouched row are unspecified.
+
+    Raises ValueError where the shapes do not fit together, TypeError where tokens or counts
+    are not integers.
     """
+    _check_tokens(cache, tokens, counts)
     decoder = model.bind(params)
     return append(decoder, decoder.unstack(), cache, tokens, counts)
+
+
+def _check_tokens(cache: KVCache, tokens: jax.Array, counts: jax.Array) -> None:
+    """Raises an error on tokens or counts of a wrong shape or type."""
+    rows = cache.lengths.shape[0]
+    if tokens.ndim != 2 or tokens.shape[0] != rows:
+        raise ValueError(f"tokens must be [{rows}, T] as the cache has rows, got {tokens.shape}")
+    if counts.shape != (rows,):
+        raise ValueError(f"counts must be [{rows}] as the cache has rows, got {counts.shape}")
+    for name, value in (("tokens", tokens), ("counts", counts)):
+        if not jnp.issubdtype(value.dtype, jnp.integer):
+            raise TypeError(f"{name} must be integers, got {value.dtype}")
 
 
 def append(

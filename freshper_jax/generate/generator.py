@@ -3,15 +3,18 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
 
 from freshper_jax.generate.cache import KVCache
 from freshper_jax.generate.decode import Generation, decode
 from freshper_jax.generate.extend import extend
 from freshper_jax.generate.sampling import SamplingParams
-from freshper_jax.models import LanguageModel
+from freshper_jax.models import LanguageModel, Params
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,29 +43,35 @@ def make_generator(model: LanguageModel) -> Generator:
     )
 
     def checked_decode(
-        params,
-        cache,
-        logits,
-        key,
-        row_seeds,
+        params: Params,
+        cache: KVCache,
+        logits: jax.Array,
+        key: jax.Array,
+        row_seeds: ArrayLike,
         sampling: SamplingParams,
-        stop_ids,
-        budgets,
+        stop_ids: ArrayLike,
+        budgets: ArrayLike,
         *,
-        max_new,
-    ):
+        max_new: int,
+    ) -> tuple[KVCache, jax.Array, Generation]:
         sampling.validate()
-        # One shape and dtype whatever the caller gave, so that nothing compiles twice.
+        # One dtype and shape whatever the caller gave, so that nothing compiles twice.
         return compiled_decode(
             params,
             cache,
             logits,
             key,
-            jnp.asarray(row_seeds).astype(jnp.uint32),
+            _array(row_seeds, np.uint32),
             sampling.broadcast(logits.shape[0]),
-            jnp.asarray(stop_ids, jnp.int32),
-            jnp.asarray(budgets, jnp.int32),
+            _array(stop_ids, np.int32),
+            _array(budgets, np.int32),
             max_new=max_new,
         )
 
     return Generator(extend=compiled_extend, decode=checked_decode)
+
+
+def _array(value: ArrayLike, dtype: type) -> Any:
+    """Converts to an array of the dtype, on the host where the value is there."""
+    library: Any = jnp if isinstance(value, jax.Array) else np
+    return library.asarray(value).astype(dtype)

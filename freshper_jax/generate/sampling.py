@@ -29,7 +29,10 @@ class SamplingParams:
     min_p: Any = 0.0  # [] or [B] float32
 
     def validate(self) -> None:
-        """Raises ValueError on a value out of range; to be called outside of jit."""
+        """Raises ValueError on a value out of range.
+
+        JAX arrays are taken as they are: reading them would wait for the device.
+        """
         bounds = {
             "temperature": (0.0, math.inf, "non-negative and finite"),
             "top_k": (0, math.inf, "non-negative"),
@@ -37,6 +40,8 @@ class SamplingParams:
             "min_p": (0.0, 1.0, "in [0, 1]"),
         }
         for name, (low, high, words) in bounds.items():
+            if isinstance(getattr(self, name), jax.Array):
+                continue
             value = np.asarray(getattr(self, name))
             right = np.isfinite(value) & (value >= low) & (value <= high)
             if name == "top_p":
@@ -47,14 +52,16 @@ class SamplingParams:
     def broadcast(self, rows: int) -> "SamplingParams":
         """Returns the parameters with one value a row, [B], in the documented dtypes."""
 
-        def spread(value: Any, dtype: type) -> jax.Array:
-            return jnp.broadcast_to(jnp.asarray(value).astype(dtype), (rows,))
+        def spread(value: Any, dtype: type) -> Any:
+            # On the host where it comes from there, which spares a dispatch.
+            library: Any = jnp if isinstance(value, jax.Array) else np
+            return library.broadcast_to(library.asarray(value).astype(dtype), (rows,))
 
         return SamplingParams(
-            temperature=spread(self.temperature, jnp.float32),
-            top_k=spread(self.top_k, jnp.int32),
-            top_p=spread(self.top_p, jnp.float32),
-            min_p=spread(self.min_p, jnp.float32),
+            temperature=spread(self.temperature, np.float32),
+            top_k=spread(self.top_k, np.int32),
+            top_p=spread(self.top_p, np.float32),
+            min_p=spread(self.min_p, np.float32),
         )
 
 
@@ -97,7 +104,7 @@ def sample_tokens(
       softmax of the logits, which the behaviour of no option changes.
     """
     rows, vocab_size = logits.shape
-    params = params.broadcast(rows)
+    params = jax.tree.map(jnp.asarray, params.broadcast(rows))
     greedy = params.temperature <= 0.0
     scaled = logits / jnp.where(greedy, 1.0, params.temperature)[:, None]
     truncated = jnp.any((params.top_k > 0) | (params.top_p < 1.0) | (params.min_p > 0.0))

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+# Blocks are unrolled: a long sequence takes longer ones rather than more.
+_MAX_BLOCKS = 16
 # Finite, so that a query with no visible key gives a uniform mixture and not NaN.
 _MASKED = -1e30
 
@@ -93,6 +95,7 @@ def _mix(
 def _blocks(length: int, group: int, block: int) -> list[tuple[int, int, jax.Array]]:
     """Splits the folded queries of a sequence: (first row, last row + 1, visible [1, M, S])."""
     blocks = []
+    block = max(block, -(-length // _MAX_BLOCKS))
     for start in range(0, length, block):
         end = min(start + block, length)
         token = start + jnp.arange((end - start) * group)[:, None] // group
@@ -166,7 +169,7 @@ def causal_attention(
     Args:
       queries: [B, T, N, H].
       keys, values: [B, T, K, H]; N is a multiple of K.
-      block: queries a block.
+      block: queries a block, or more so that there are at most 16 of them.
 
     Returns:
       [B, T, N, H] in the queries' dtype. Reverse-mode derivatives only.
@@ -185,7 +188,7 @@ def cached_attention(
       queries: [B, T, N, H] of the new tokens.
       keys, values: [B, S, K, H] of the cache, the new tokens' written already.
       positions: [B, T] int32, the slot of each new token.
-      block: queries handled at a time.
+      block: queries a block, or more so that there are at most 16 of them.
 
     Returns:
       [B, T, N, H] in the queries' dtype.
@@ -196,7 +199,7 @@ def cached_attention(
     keys, values = keys.transpose(0, 2, 1, 3), values.transpose(0, 2, 1, 3)
     last = jnp.repeat(positions, heads // kv_heads, axis=1)
     slot = lax.broadcasted_iota(jnp.int32, (1, 1, slots), 2)
-    step = block * (heads // kv_heads)
+    step = max(block, -(-length // _MAX_BLOCKS)) * (heads // kv_heads)
     mixed = [
         _mix(
             folded[:, :, first : first + step],

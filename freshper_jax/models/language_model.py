@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from freshper_jax.models.config import ModelConfig
@@ -31,7 +32,8 @@ class LanguageModel:
     token_log_probs: (params, tokens [B, T], temperature=1.0) -> (log_probs [B, T],
         entropy [B, T]), float32 in nats. Entry [b, t] is of tokens[b, t] given those before
         it, under softmax(logits / temperature); column 0 is 0. The temperature is positive,
-        a scalar or [B]. Never needs all of [B, T, V].
+        a scalar or [B]. Never needs all of [B, T, V]. Raises ValueError on a temperature, not
+        yet on a device, that is not positive.
     bind: (params) -> Decoder, the module itself, for those who drive its layers one by one.
     """
 
@@ -71,6 +73,8 @@ def make_model(config: ModelConfig) -> LanguageModel:
     def token_log_probs(
         params: Params, tokens: jax.Array, temperature: jax.Array | float = 1.0
     ) -> tuple[jax.Array, jax.Array]:
+        if not isinstance(temperature, jax.Array) and not np.all(np.asarray(temperature) > 0):
+            raise ValueError(f"temperature must be positive, got {temperature}")
         decoder = bind(params)
         hidden = decoder.hidden_states(tokens)
         return score_tokens(

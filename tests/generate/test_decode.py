@@ -227,6 +227,13 @@ def test_seeds_and_keys_change_what_is_drawn():
     assert len({tuple(row) for row in apart}) == ROWS
 
 
+def test_each_position_draws_anew():
+    tokens, counts = prompts(seed=11)
+    # So hot that all tokens are equally likely: only fresh noise makes a row vary.
+    *_, hot = decode(*prefill(tokens, counts), sampling=SamplingParams(temperature=1e6))
+    assert all(len(set(row)) > 3 for row in np.asarray(hot.tokens).tolist())
+
+
 def test_two_calls_draw_what_one_call_draws():
     tokens, counts = prompts(seed=12)
     *_, whole = decode(*prefill(tokens, counts))
@@ -262,3 +269,27 @@ def test_refuses_bad_arguments():
         )
     with pytest.raises(ValueError, match="max_new must be at least 1, got 0"):
         GENERATOR.decode(*arguments, SamplingParams(), NO_STOP, [1] * ROWS, max_new=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seeds": SEEDS[:3], "budgets": 1}, "row_seeds must have the cache's 4 rows"),
+        ({"budgets": np.ones(5)}, "budgets must have the cache's 4 rows"),
+    ],
+)
+def test_refuses_shapes_that_do_not_fit(change, message):
+    cache, logits = prefill(*prompts())
+    budgets = np.broadcast_to(np.int32(change["budgets"]), np.shape(change["budgets"]) or (4,))
+    with pytest.raises(ValueError, match=message):
+        GENERATOR.decode(
+            PARAMS,
+            cache,
+            logits,
+            KEY,
+            change.get("seeds", SEEDS),
+            SamplingParams(),
+            NO_STOP,
+            budgets,
+            max_new=2,
+        )

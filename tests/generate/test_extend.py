@@ -153,3 +153,23 @@ def test_sharded_rows_and_heads_extend_as_one_device_does():
     chex.assert_trees_all_close(
         run(params, *placed), run(PARAMS, cache, tokens, counts), rtol=1e-4, atol=1e-4
     )
+
+
+@pytest.mark.parametrize(
+    ("tokens", "counts", "error", "message"),
+    [
+        (np.zeros((2, 5), np.int32), np.zeros(3, np.int32), ValueError, r"tokens must be \[3, T\]"),
+        (np.zeros((3, 5), np.int32), np.zeros(2, np.int32), ValueError, r"counts must be \[3\]"),
+        (np.zeros((3, 5), np.float32), np.zeros(3, np.int32), TypeError, "tokens must be integers"),
+    ],
+)
+def test_refuses_tokens_that_do_not_fit(tokens, counts, error, message):
+    with pytest.raises(error, match=message):
+        extend(MODEL, PARAMS, stale_cache(), tokens, counts)
+
+
+def test_is_the_same_function_without_jit():
+    tokens = np.random.default_rng(6).integers(VOCAB, size=(ROWS, CHUNK), dtype=np.int32)
+    counts = np.array([5, 0, 2], np.int32)
+    got = extend(MODEL, PARAMS, stale_cache(), tokens, counts)
+    chex.assert_trees_all_close(got, append(stale_cache(), tokens, counts), rtol=1e-4, atol=1e-4)

@@ -135,5 +135,9 @@ def test_refuses_a_value_out_of_range(params, message):
         SamplingParams(**params).validate()
 
 
+def test_values_on_a_device_are_not_read():
+    jax.jit(lambda value: SamplingParams(temperature=value).validate())(jnp.float32(-1.0))
+
+
 def test_accepts_the_ends_of_the_ranges():
     SamplingParams(temperature=0.0, top_k=0, top_p=1.0, min_p=1.0).validate()

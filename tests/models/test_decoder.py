@@ -24,6 +24,7 @@ SHAPES = {
     },
     "unrolled": {"scan_layers": False},
     "one block": {"attention_block": 32},
+    "a block a token": {"attention_block": 1},
 }
 
 
@@ -214,3 +215,18 @@ def test_forward_compiles_once_a_shape():
     score = jax.jit(chex.assert_max_traces(model.token_log_probs, n=1))
     for seed in range(3):
         score(params, random_tokens(seed=seed), jnp.float32(0.5 + seed))
+
+
+def test_many_blocks_become_longer_ones():
+    model, params = small_model(attention_block=1)
+    tokens = random_tokens(rows=1, length=37)
+    log_probs, _ = jax.jit(model.token_log_probs)(params, tokens)
+    want, _ = oracle.token_log_probs(model.config, params, tokens[0])
+    np.testing.assert_allclose(log_probs[0], want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, np.array([1.0, np.nan], np.float32)])
+def test_refuses_to_score_at_a_temperature_that_is_not_positive(temperature):
+    model, params = small_model()
+    with pytest.raises(ValueError, match="temperature must be positive"):
+        model.token_log_probs(params, random_tokens(), temperature)
