@@ -7,7 +7,7 @@ __all__ = ["WEIGHT_NORMALISERS", "effective_sample_size", "importance_weights"]
 
 WEIGHT_NORMALISERS = ("batch_max", "buffer_max", "mean", "none")
 
-_LARGEST_LOG = 88.0  # exp of it is still a float32
+_LARGEST_LOG = 80.0  # exp of it is a float32, and so is exp of minus it
 
 
 def importance_weights(
