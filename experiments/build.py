@@ -145,7 +145,6 @@ def build(options: Options, task: Task) -> Parts:
             entropy_coefficient=learning.entropy_coefficient,
         ),
         microbatches=learning.microbatches,
-        widths=learning.widths,
     )
     buffer = _make_buffer(options) if source == "buffer" else None
     rows = None if mesh is None else NamedSharding(mesh, PartitionSpec("data"))

@@ -85,8 +85,6 @@ class LearningOptions:
     """Weight of the KL to the starting policy in the reward."""
     microbatches: int = 4
     """Parts into which an update splits its batch to save memory."""
-    widths: int = 6
-    """Row widths from which each part takes the narrowest that holds its rows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,7 +252,6 @@ def check_options(options: Options) -> None:
     )
     expect(0 < learning.discount <= 1, "learning.discount", learning.discount, "in (0, 1]")
     count("learning.microbatches", learning.microbatches)
-    count("learning.widths", learning.widths)
     count("group-size", options.group_size)
     expect(
         options.episodes % options.group_size == 0,

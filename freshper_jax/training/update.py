@@ -24,7 +24,6 @@ from freshper_jax.objectives import (
 )
 from freshper_jax.training.optimizer import Optimizer
 from freshper_jax.training.state import Params, TrainState
-from freshper_jax.training.trimming import filled_columns, trimmed
 
 Metrics = dict[str, jax.Array]
 
@@ -107,7 +106,6 @@ def make_update(
     *,
     loss: LossConfig | None = None,
     microbatches: int = 1,
-    widths: int = 1,
 ) -> Callable[[TrainState, Batch, jax.Array], tuple[TrainState, Metrics, RowStatistics]]:
     """Makes the policy update `update(state, batch, weights) -> (state, metrics, rows)`.
 
@@ -127,25 +125,19 @@ def make_update(
         loss: settings of the loss.
         microbatches: the batch is worked off in this many equal parts, to save memory; the
             gradient is that of the whole batch.
-        widths: number of widths from which each part takes the narrowest that holds its rows;
-            with more than one, parts are made of rows of similar length. Worth it where rows
-            are much shorter than `T`; it moves rows between the devices of a mesh.
 
     Raises:
-        ValueError: `microbatches` or `widths` is below 1, or (at the first call)
-            `microbatches` does not divide `B`.
+        ValueError: `microbatches` is below 1, or (at the first call) does not divide `B`.
     """
     config = LossConfig() if loss is None else loss
-    _validate_counts(microbatches, widths)
-    score = trimmed(token_log_probs, widths)
+    _validate_microbatches(microbatches)
 
     def update(state: TrainState, batch: Batch, weights: jax.Array):
         normaliser = loss_normaliser(batch.response_mask, config.aggregation)
 
         def part_loss(params: Params, part: tuple[Batch, jax.Array]):
             rows, row_weights = part
-            columns = jnp.max(filled_columns(rows.response_mask))
-            log_probs, entropy = score(params, rows.tokens, rows.temperature, columns)
+            log_probs, entropy = token_log_probs(params, rows.tokens, rows.temperature)
             token_losses, clipped = clipped_token_losses(
                 log_probs,
                 rows.behaviour_log_probs,
@@ -178,17 +170,10 @@ def make_update(
             )
             return total, (policy, statistics)
 
-        rows = (_fields_read(batch), weights)
-        sorting = widths > 1 and microbatches > 1
-        if sorting:
-            order = _order_by_length(rows[0].response_mask, microbatches)
-            rows = jax.tree.map(lambda leaf: leaf[order], rows)
+        fields = _fields_read(batch)
         total, grads, (policy, statistics) = _accumulate(
-            part_loss, state.params, rows, microbatches
+            part_loss, state.params, (fields, weights), microbatches
         )
-        if sorting:
-            places = jnp.argsort(order)
-            statistics = jax.tree.map(lambda leaf: leaf[places], statistics)
         state, metrics = _apply(state, optimizer, total, grads)
         metrics |= summarise_rows(statistics)
         metrics |= {
@@ -220,7 +205,7 @@ def make_cloning_update(
     Raises:
         ValueError: `microbatches` is below 1, or (at the first call) does not divide `B`.
     """
-    _validate_counts(microbatches)
+    _validate_microbatches(microbatches)
 
     def update(state: TrainState, tokens: jax.Array, response_mask: jax.Array):
         normaliser = loss_normaliser(response_mask, "token-mean")
@@ -264,16 +249,9 @@ def _fields_read(batch: Batch) -> _Fields:
     )
 
 
-def _validate_counts(microbatches: int, widths: int = 1) -> None:
-    for name, value in (("microbatches", microbatches), ("widths", widths)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-
-
-def _order_by_length(response_mask: jax.Array, microbatches: int) -> jax.Array:
-    """Orders rows so that each of the parts of `_accumulate` holds rows of similar length."""
-    order = jnp.argsort(filled_columns(response_mask))
-    return order.reshape(microbatches, -1).T.reshape(-1)
+def _validate_microbatches(microbatches: int) -> None:
+    if microbatches < 1:
+        raise ValueError(f"microbatches must be at least 1, got {microbatches}")
 
 
 def _accumulate(

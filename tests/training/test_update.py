@@ -282,22 +282,3 @@ def test_bad_settings_are_named(get_key):
         LossConfig(aggregation="sum")
     with pytest.raises(ValueError, match="entropy_coefficient must be at least 0, got -1"):
         LossConfig(entropy_coefficient=-1.0)
-
-
-@pytest.mark.parametrize("microbatches", [1, 4])
-def test_reading_only_the_filled_columns_changes_nothing(microbatches, get_key):
-    params, batch = toy.init_params(get_key()), toy.random_rows(get_key())
-    ragged = jnp.arange(toy.TOKENS)[None, :] < jnp.array([6, 2, 3, 1, 4, 2, 5, 3])[:, None]
-    batch = dataclasses.replace(batch, response_mask=batch.response_mask & ragged)
-    weights = jnp.linspace(0.2, 1.0, toy.ROWS)
-
-    def apply(widths):
-        update = make_update(
-            toy.token_log_probs, OPTIMIZER, loss=LOSS, microbatches=microbatches, widths=widths
-        )
-        return update(init_train_state(jax.tree.map(jnp.copy, params), OPTIMIZER), batch, weights)
-
-    whole, trimmed = apply(1), apply(3)
-    chex.assert_trees_all_close(trimmed[0].params, whole[0].params, atol=1e-6)
-    chex.assert_trees_all_close(trimmed[1], whole[1], atol=1e-5)
-    chex.assert_trees_all_close(trimmed[2], whole[2], atol=1e-5)
