@@ -83,7 +83,7 @@ class LearningOptions:
     entropy_coefficient: float = 0.0
     kl_coefficient: float = 0.0
     """Weight of the KL to the starting policy in the reward."""
-    microbatches: int = 4
+    microbatches: int = 8
     """Parts into which an update splits its batch to save memory."""
 
 
@@ -95,7 +95,7 @@ class WarmStartOptions:
     """Training levels whose solutions are cloned."""
     longest: int = 6
     """Turns of the longest solution cloned."""
-    target: float = 0.35
+    target: float = 0.3
     """Success on further training levels at which cloning stops."""
     max_updates: int = 1_500
     """Optimiser updates after which cloning stops in any case."""

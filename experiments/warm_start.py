@@ -62,7 +62,7 @@ def starting_params(options: Options, task: Task, parts: Parts, console: Console
         f"Warm start: cloning {len(demonstrations.length)} solver traces of at most "
         f"{settings.longest} moves, until {settings.target:.0%} of other training levels are solved"
     )
-    checks = task.check_episodes(2 * options.episodes)
+    checks = task.check_episodes(4 * options.episodes)
     key = jax.random.fold_in(jax.random.key(options.seed), 2)
 
     def measure(params: Any) -> float:

@@ -271,7 +271,7 @@ def test_a_full_disk_is_one_clear_error_and_keeps_the_checkpoint(tmp_path, monke
         return original(path, items)
 
     monkeypatch.setattr(ocp, "save_checkpointables", full)
-    with pytest.raises(CheckpointError, match="step 2 stays valid.*No space left"):
+    with pytest.raises(CheckpointError, match=r"step 2 stays valid.*No space left"):
         run_small(tmp_path / "run")
     assert latest_step(tmp_path / "run" / "checkpoints") == 2
     monkeypatch.undo()

@@ -1,0 +1,45 @@
+"""What the documentation tells people to type works as it stands there."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from experiments.runner import parse_options
+
+PROJECT = Path(__file__).parents[1]
+PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
+
+
+def blocks(language):
+    for page in PAGES:
+        found = re.findall(
+            rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL
+        )
+        for number, block in enumerate(found):
+            yield pytest.param(block, id=f"{page.relative_to(PROJECT)}-{number}")
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_python_blocks_run(block, capsys):
+    exec(compile(block, "block", "exec"), {"__name__": "block"})
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("block", blocks("bash"))
+def test_commands_name_what_exists(block):
+    for line in block.strip().splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:3] == ["python", "-m", "experiments.sokoban"]:
+            parse_options("sokoban", words[3:])
+        for requirements in re.findall(r"-r (\S+)", line):
+            assert (PROJECT / requirements).exists()
+        for module in re.findall(r"python -m ((?:experiments|benchmarks)\.\w+)", line):
+            assert (PROJECT / f"{module.replace('.', '/')}.py").exists()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", page.read_text()):
+        assert (page.parent / target).exists(), target
