@@ -75,7 +75,7 @@ def build(options: Options, task: Task) -> Parts:
     model = make_model(preset(options.preset, vocab_size=len(tokenizer)))
     generator = make_generator(model)
     environments = {
-        split: task.make_env(split, options.episodes, "minimal") for split in ("train", "held_out")
+        split: task.make_env(split, options.episodes) for split in ("train", "held_out")
     }
 
     def play(

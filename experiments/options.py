@@ -142,7 +142,7 @@ class Options:
     """Fresh episodes an iteration."""
     group_size: int = 1
     """Fresh episodes that share a level; with more than one, their mean return is the baseline."""
-    max_tokens: int = 288
+    max_tokens: int = 192
     """Tokens a trajectory can hold."""
     max_new_tokens: int = 6
     """Tokens of one reply."""

@@ -6,19 +6,27 @@ import numpy as np
 
 from envs.sokoban import (
     ACTIONS,
+    SYMBOLS,
     Preset,
+    SokobanVectorEnv,
+    coordinate_words,
     get_preset,
     load_bank,
+    make_level_set,
     make_sokoban,
     optimal_reference,
     random_reference,
     solve,
 )
+from envs.sokoban.symmetry import symmetries
 from experiments.progress import Console
-from experiments.task import Reference, Task
+from experiments.task import Demonstrations, Reference, Task
 from freshper_jax.rollout import Episodes
 
 __all__ = ["main", "make_task"]
+
+# What a tiny policy reads: a list of things and places, a third shorter than the drawn board.
+PROMPT = "coordinates"
 
 
 def make_task(preset: str, console: Console) -> Task:
@@ -42,10 +50,13 @@ def make_task(preset: str, console: Console) -> Task:
     def held_out_episodes(count: int) -> Episodes:
         return play(np.arange(count) % len(held_out))
 
-    def demonstrations(count: int, longest: int) -> tuple[Episodes, list[list[str]]]:
+    def demonstrations(count: int, longest: int, rows: int) -> Demonstrations:
         short = np.flatnonzero(train.optimal_lengths <= longest)[:count]
-        plans = [solve(train.cells[index]) or () for index in short]
-        return play(short), [[f"<answer>{ACTIONS[a]}</answer>" for a in plan] for plan in plans]
+        levels = make_level_set(np.concatenate(list(symmetries(train.cells[short]))))
+        env = SokobanVectorEnv(levels, rows, horizon=settings.horizon, prompt=PROMPT)
+        plans = [solve(cells) or () for cells in levels.cells]
+        replies = [[f"<answer>{ACTIONS[action]}</answer>" for action in plan] for plan in plans]
+        return Demonstrations(env, play(np.arange(len(levels))), replies)
 
     def check_episodes(count: int) -> Episodes:
         return play(len(train) - 1 - np.arange(count) % len(train))
@@ -61,9 +72,7 @@ def make_task(preset: str, console: Console) -> Task:
 
     return Task(
         name=f"sokoban-{preset}",
-        make_env=lambda split, rows, prompt: make_sokoban(
-            settings, rows, split=split, prompt=prompt
-        ),
+        make_env=lambda split, rows: make_sokoban(settings, rows, split=split, prompt=PROMPT),
         words=_words(settings),
         train_episodes=train_episodes,
         held_out_episodes=held_out_episodes,
@@ -74,15 +83,10 @@ def make_task(preset: str, console: Console) -> Task:
 
 
 def _words(preset: Preset) -> tuple[str, ...]:
-    """Return the words of a tiny policy's tokenizer.
-
-    A cell is a word. So is a border with the line break in it: the frame of a board then
-    takes few tokens, and a cell lies at the same offset in every board.
-    """
-    wall = "#" * preset.width
-    borders = (f"{wall}\n#", "#\n#", f"#\n{wall}", f"\n{wall}", "\n#")
-    env = make_sokoban(preset, 1, prompt="minimal")
-    return (env.system_prompt, "<answer>", "</answer>", *ACTIONS, *"#_O√XPS", *borders)
+    """Return the words of a tiny policy's tokenizer: a thing in its place is one word."""
+    env = make_sokoban(preset, 1, prompt=PROMPT)
+    things = np.delete(coordinate_words(preset.height, preset.width), SYMBOLS.index("_"), axis=0)
+    return (env.system_prompt, "<answer>", "</answer>", *ACTIONS, *things.ravel().tolist())
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from freshper_jax.rollout import Episodes, TextVectorEnv
 
-__all__ = ["Reference", "Split", "Task"]
+__all__ = ["Demonstrations", "Reference", "Split", "Task"]
 
 Split = Literal["train", "held_out"]
 
@@ -23,25 +23,34 @@ class Reference:
 
 
 @dataclasses.dataclass(frozen=True)
+class Demonstrations:
+    """Episodes to be cloned: the environment that plays them, and the replies of each."""
+
+    env: TextVectorEnv
+    episodes: Episodes
+    replies: Sequence[Sequence[str]]
+
+
+@dataclasses.dataclass(frozen=True)
 class Task:
     """A task as pure functions over its fixed training and held-out episodes.
 
     name: names runs and caches.
-    make_env: `(split, rows, prompt) -> environment`; prompt is `minimal` for tiny policies.
+    make_env: `(split, rows) -> environment`.
     words: what a word-level tokenizer must know, for tiny policies.
     train_episodes: `(seed, iteration, count) -> Episodes`, the same at every call.
     held_out_episodes: `(count) -> Episodes`, distinct where the supply allows.
-    demonstrations: `(count, longest) -> (Episodes, replies)`, solutions of training episodes
-      that take at most `longest` turns.
+    demonstrations: `(count, longest, rows) -> Demonstrations`, solutions of at most `longest`
+      turns of `count` training episodes, and what follows from them by symmetry.
     check_episodes: `(count) -> Episodes` from training, apart from the demonstrations.
     references: `(count) -> references` on the held-out episodes.
     """
 
     name: str
-    make_env: Callable[[Split, int, str], TextVectorEnv]
+    make_env: Callable[[Split, int], TextVectorEnv]
     words: tuple[str, ...]
     train_episodes: Callable[[int, int, int], Episodes]
     held_out_episodes: Callable[[int], Episodes]
-    demonstrations: Callable[[int, int], tuple[Episodes, Sequence[Sequence[str]]]]
+    demonstrations: Callable[[int, int, int], Demonstrations]
     check_episodes: Callable[[int], Episodes]
     references: Callable[[int], tuple[Reference, ...]]

@@ -34,7 +34,7 @@ from freshper_jax.training import (
 
 __all__ = ["cache_directory", "starting_params"]
 
-_FORMAT = 1  # raise it when the same options would give other parameters
+_FORMAT = 2  # raise it when the same options would give other parameters
 
 
 def cache_directory() -> Path:
@@ -59,8 +59,9 @@ def starting_params(options: Options, task: Task, parts: Parts, console: Console
 
     demonstrations = demonstrate(options, task, parts)
     console.say(
-        f"Warm start: cloning {len(demonstrations.length)} solver traces of at most "
-        f"{settings.longest} moves, until {settings.target:.0%} of other training levels are solved"
+        f"Warm start: cloning {settings.traces} solver traces of at most {settings.longest} "
+        f"moves and their mirror images, until {settings.target:.0%} of other training levels "
+        "are solved"
     )
     checks = task.check_episodes(4 * options.episodes)
     key = jax.random.fold_in(jax.random.key(options.seed), 2)
@@ -98,13 +99,14 @@ def starting_params(options: Options, task: Task, parts: Parts, console: Console
 
 def demonstrate(options: Options, task: Task, parts: Parts) -> Trajectory:
     """Return solver traces as trajectories, trimmed to the longest one's multiple of 32 tokens."""
-    episodes, replies = task.demonstrations(options.warm_start.traces, options.warm_start.longest)
-    policy = ScriptedPolicy(parts.renderer, replies, options.max_new_tokens)
+    settings = options.warm_start
+    shown = task.demonstrations(settings.traces, settings.longest, options.episodes)
+    policy = ScriptedPolicy(parts.renderer, shown.replies, options.max_new_tokens)
     trajectory, _ = collect(
         policy,
-        task.make_env("train", options.episodes, "minimal"),
+        shown.env,
         parts.renderer,
-        episodes,
+        shown.episodes,
         max_tokens=options.max_tokens,
         max_new_tokens=options.max_new_tokens,
     )

@@ -4,7 +4,12 @@ from envs.sokoban.bank import PRESETS, LevelBank, Preset, build_bank, get_preset
 from envs.sokoban.levels import LevelSet, make_level_set, read_boxoban
 from envs.sokoban.parse import parse_actions
 from envs.sokoban.reference_scores import ReferenceScore, optimal_reference, random_reference
-from envs.sokoban.render import render_rgb, render_text
+from envs.sokoban.render import (
+    coordinate_words,
+    render_coordinates,
+    render_rgb,
+    render_text,
+)
 from envs.sokoban.rules import ACTIONS, NOOP, SYMBOLS, Boards, make_boards, step
 from envs.sokoban.single_env import SokobanEnv
 from envs.sokoban.solver import solve
@@ -25,6 +30,7 @@ __all__ = [
     "SokobanVectorEnv",
     "build_bank",
     "canonical_hashes",
+    "coordinate_words",
     "get_preset",
     "load_bank",
     "make_boards",
@@ -34,6 +40,7 @@ __all__ = [
     "parse_actions",
     "random_reference",
     "read_boxoban",
+    "render_coordinates",
     "render_rgb",
     "render_text",
     "solve",

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from envs.sokoban.parse import SEPARATOR
 from envs.sokoban.rules import ACTIONS
 
-STYLES = ("minimal", "default", "reference")
+STYLES = ("minimal", "coordinates", "default", "reference")
+BARE = ("minimal", "coordinates")  # styles that show the state alone
 
 _LEGEND = "Symbols: # wall, _ floor, O target, X box, √ box on a target, P you, S you on a target."
 _RULES = (
@@ -18,7 +19,7 @@ _RULES = (
 
 def system_prompt(style: str, *, tag: str, max_actions: int) -> str:
     """Returns the text that opens a conversation in a style of `STYLES`."""
-    if style == "minimal":
+    if style in BARE:
         return f"Push each box onto a target. Reply <{tag}>{'|'.join(ACTIONS)}</{tag}>."
     if style == "reference":
         return "You are a helpful assistant who answers with care."
@@ -39,7 +40,7 @@ def observation_texts(
     """Returns what each row is shown before its next turn.
 
     Args:
-        style: one of `STYLES`; `minimal` shows the board alone.
+        style: one of `STYLES`; those of `BARE` show the board alone.
         boards: the B boards as text.
         tag: the tag an action must stand in.
         max_actions: how many actions a reply may hold.
@@ -48,7 +49,7 @@ def observation_texts(
         rewards: the B rewards of the last turn; not shown in the first.
         valid: whether each of the last replies was valid; not looked at in the first.
     """
-    if style == "minimal":
+    if style in BARE:
         return tuple(boards)
     write = _reference_turn if style == "reference" else _default_turn
     return tuple(

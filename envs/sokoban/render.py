@@ -39,6 +39,28 @@ def render_text(cells: np.ndarray, *, spaced: bool = False) -> tuple[str, ...]:
     return tuple(text[start : start + size - 1] for start in range(0, count * size, size))
 
 
+def render_coordinates(cells: np.ndarray) -> tuple[str, ...]:
+    """Returns one string a board: each thing inside the frame as its symbol, row and column.
+
+    `X2,3;` is a box in the second row and third column inside the frame, which is all wall
+    and left out, as is the floor. Things come in reading order.
+
+    Args:
+        cells: codes [B, H, W].
+    """
+    inside = cells[:, 1:-1, 1:-1].reshape(len(cells), -1)
+    words = coordinate_words(*cells.shape[1:])
+    words[SYMBOLS.index("_")] = ""
+    rows = words[inside, np.arange(inside.shape[1])].tolist()
+    return tuple("".join(row) for row in rows)
+
+
+def coordinate_words(height: int, width: int) -> np.ndarray:
+    """Returns what `render_coordinates` writes for each code and place, strings [7, places]."""
+    places = [f"{row},{column};" for row in range(1, height - 1) for column in range(1, width - 1)]
+    return np.array([[symbol + place for place in places] for symbol in SYMBOLS], object)
+
+
 def render_rgb(cells: np.ndarray, *, tile: int = 16) -> np.ndarray:
     """Returns the image [H * tile, W * tile, 3] uint8 of one board of codes [H, W].
 

@@ -16,7 +16,12 @@ from envs.sokoban.bank import Preset, Progress, get_preset, load_bank
 from envs.sokoban.episodes import Episodes, restart_episodes, start_episodes, take_turn
 from envs.sokoban.levels import LevelSet
 from envs.sokoban.parse import TAGS, parse_actions
-from envs.sokoban.render import render_rgb, render_text
+from envs.sokoban.render import (
+    coordinate_words,
+    render_coordinates,
+    render_rgb,
+    render_text,
+)
 from envs.sokoban.rules import NOOP, STEP_REWARD
 from envs.sokoban.symmetry import scramble
 
@@ -73,7 +78,8 @@ class SokobanVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], np.ndarray]):
             num_envs: the number of rows.
             horizon: actions an episode may take.
             seed: of the generator that draws levels where `reset` is given no seed.
-            prompt: `minimal` (the board alone), `default` or `reference`.
+            prompt: `minimal` (the board alone), `coordinates` (the board as a list of what
+                stands where, which small models read more easily), `default` or `reference`.
             spaced: parts the symbols of a board by spaces.
             tag: `answer` or `action`, the tag that holds the actions.
             max_actions_per_turn: actions a reply may hold.
@@ -248,9 +254,12 @@ class SokobanVectorEnv(VectorEnv[tuple[str, ...], Sequence[str], np.ndarray]):
 
     def _observe(self) -> tuple[str, ...]:
         state = self._state()
+        cells = state.boards.cells
         return prompts.observation_texts(
             self.prompt,
-            render_text(state.boards.cells, spaced=self.spaced),
+            render_coordinates(cells)
+            if self.prompt == "coordinates"
+            else render_text(cells, spaced=self.spaced),
             tag=self.tag,
             max_actions=self.max_actions_per_turn,
             turns=(state.turns + 1).tolist(),
@@ -316,6 +325,9 @@ def observation_space(levels: LevelSet, prompt: str, spaced: bool) -> spaces.Tex
     board = height * (2 * width if spaced else width + 1) - 1
     if prompt == "minimal":
         return spaces.Text(board, min_length=board, charset="#_O√XPS\n" + " " * spaced)
+    if prompt == "coordinates":
+        longest = sum(map(len, coordinate_words(height, width)[0]))
+        return spaces.Text(longest, charset="#O√XPS0123456789,;")
     return spaces.Text(board + 2048, charset=_PRINTABLE + "√")
 
 

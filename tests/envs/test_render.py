@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from envs.sokoban import SYMBOLS, render_rgb, render_text
+from envs.sokoban import SYMBOLS, render_coordinates, render_rgb, render_text
 from envs.sokoban.render import draw_tiles
 from tests.envs import oracle
 
@@ -53,3 +53,15 @@ def test_colours_tell_what_a_tile_is():
 def test_tiny_tiles_are_refused():
     with pytest.raises(ValueError, match="tile must be at least 8"):
         render_rgb(np.zeros((3, 3), int), tile=7)
+
+
+def test_coordinates_list_what_stands_where():
+    boards = np.random.default_rng(1).integers(0, 7, (30, 6, 8))
+    texts = render_coordinates(boards)
+    for board, text in zip(boards, texts, strict=True):
+        expected = ""
+        for row in range(1, board.shape[0] - 1):
+            for column in range(1, board.shape[1] - 1):
+                if (symbol := SYMBOLS[board[row, column]]) != "_":
+                    expected += f"{symbol}{row},{column};"
+        assert text == expected

@@ -27,7 +27,7 @@ def test_passes_gymnasiums_checker(make, name, action_mode):
     check_env(make(name, action_mode=action_mode).unwrapped)  # a warning would be an error
 
 
-@pytest.mark.parametrize("prompt", ["minimal", "default", "reference"])
+@pytest.mark.parametrize("prompt", ["minimal", "coordinates", "default", "reference"])
 def test_every_prompt_passes_the_checker(make, prompt):
     check_env(make(prompt=prompt, spaced=True).unwrapped)
 

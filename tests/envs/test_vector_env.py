@@ -8,7 +8,14 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 import envs
-from envs.sokoban import ACTIONS, SokobanVectorEnv, make_sokoban, render_text, solve
+from envs.sokoban import (
+    ACTIONS,
+    SokobanVectorEnv,
+    make_sokoban,
+    render_coordinates,
+    render_text,
+    solve,
+)
 from tests.envs import oracle
 
 INFOS = {
@@ -251,6 +258,15 @@ def test_minimal_prompt_is_the_board_alone(make):
     assert env.reset(seed=0)[0] == render_text(env.cells)
     assert len(env.system_prompt) < 100
     assert all(name in env.system_prompt for name in ACTIONS)
+
+
+def test_coordinates_prompt_lists_what_stands_where(make):
+    env = make(2, prompt="coordinates")
+    observations, _ = env.reset(seed=0)
+    for _ in range(3):
+        assert observations == render_coordinates(env.cells)
+        assert all(text in env.single_observation_space for text in observations)
+        observations = env.step([answer("Up"), "?"])[0]
 
 
 @pytest.mark.parametrize("prompt", ["default", "reference"])
