@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import re
 import tempfile
@@ -22,7 +23,7 @@ SPLITS = ("train", "held_out")
 CACHE_VARIABLE = "FRESHPER_CACHE"
 HELD_OUT_SHARE = 8  # one hash in so many belongs to the held-out split
 
-_FORMAT = 1  # raise it when the same preset and seed would give other levels
+_FORMAT = 2  # raise it when the same preset and seed would give other levels
 _BATCH = 256  # layouts of one box searched at once; each further box divides it by 4
 _SUPPLY = 64  # layouts tried for each level wanted, before a bank settles for fewer
 
@@ -33,8 +34,9 @@ Progress = Callable[[int, int], None]
 class Preset:
     """What the levels of a bank are like, and how long an episode on them may take.
 
-    Lengths are those of shortest solutions, in actions; each from `min_length` to
-    `max_length` is equally frequent, as far as the generator supplies it.
+    Lengths are those of shortest solutions, in actions, from `min_length` to `max_length`.
+    Each is `length_decay` times as frequent as the one before it, so 1 makes them equally
+    frequent, as far as the generator supplies them.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Preset:
     min_length: int
     max_length: int
     horizon: int
+    length_decay: float = 1.0
     train_levels: int = 8192
     held_out_levels: int = 1024
 
@@ -53,6 +56,8 @@ class Preset:
         for field, least in (("height", 5), ("width", 5), ("boxes", 1), ("horizon", 1)):
             if getattr(self, field) < least:
                 raise ValueError(f"{field} must be at least {least}, not {getattr(self, field)}")
+        if not 0 < self.length_decay < math.inf:
+            raise ValueError(f"length_decay must be positive, not {self.length_decay}")
         if not 1 <= self.min_length <= self.max_length:
             raise ValueError(
                 "min_length and max_length must satisfy 1 <= min <= max, "
@@ -70,7 +75,8 @@ class Preset:
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset("simple", 6, 6, boxes=1, min_length=1, max_length=10, horizon=10),
+        # A third takes at most two moves, as with the levels that the field calls simple.
+        Preset("simple", 6, 6, boxes=1, min_length=1, max_length=10, horizon=10, length_decay=0.85),
         Preset("hard", 8, 8, boxes=2, min_length=4, max_length=10, horizon=20),
         Preset("long", 8, 8, boxes=2, min_length=8, max_length=20, horizon=30),
     )
@@ -185,9 +191,13 @@ def _quotas(preset: Preset) -> np.ndarray:
     """Returns the levels wanted, by split and length: [2, max_length + 1]."""
     lengths = np.arange(preset.min_length, preset.max_length + 1)
     wanted = np.zeros((len(SPLITS), preset.max_length + 1), int)
+    shares = preset.length_decay ** np.arange(len(lengths), dtype=float)
     for side, total in enumerate((preset.train_levels, preset.held_out_levels)):
-        share, rest = divmod(total, len(lengths))
-        wanted[side, lengths] = share + (np.arange(len(lengths)) < rest)
+        exact = total * shares / shares.sum()
+        counts = np.floor(exact).astype(int)
+        rest = total - counts.sum()  # goes to the largest remainders, the first ones first
+        counts[np.argsort(counts - exact, kind="stable")[:rest]] += 1
+        wanted[side, lengths] = counts
     return wanted
 
 
@@ -202,10 +212,10 @@ def _one_a_layout(rng: np.random.Generator, starts: Starts, wanted: np.ndarray) 
 
 
 def _interleave(levels: LevelSet) -> LevelSet:
-    """Orders levels so that every prefix holds the lengths in equal shares."""
+    """Orders levels so that every prefix holds the lengths in the shares of the whole."""
     by_length = np.argsort(levels.optimal_lengths, kind="stable")
     counts = np.bincount(levels.optimal_lengths)
-    turn = np.concatenate([np.arange(count) for count in counts])
+    turn = np.concatenate([(np.arange(count) + 0.5) / max(count, 1) for count in counts])
     return levels.take(by_length[np.argsort(turn, kind="stable")])
 
 
