@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,14 @@ from experiments.options import Options, OptionsError
 from experiments.task import Task
 from freshper_jax import replay
 from freshper_jax.generate import SamplingParams, make_generator
-from freshper_jax.models import LanguageModel, make_mesh, make_model, param_shardings, preset
+from freshper_jax.models import (
+    LanguageModel,
+    make_mesh,
+    make_model,
+    param_shardings,
+    preset,
+    row_sharding,
+)
 from freshper_jax.objectives import group_mean, reinforce_plus_plus
 from freshper_jax.rollout import (
     ChatRenderer,
@@ -40,7 +48,7 @@ from freshper_jax.training import (
     make_update,
 )
 
-__all__ = ["Parts", "build", "init_run_state", "run_shardings"]
+__all__ = ["Parts", "build", "init_run_state", "run_shardings", "settle_options"]
 
 Play = Callable[..., tuple[Trajectory, EpisodeStats]]
 
@@ -63,13 +71,33 @@ class Parts:
     make_iterate: Callable[[Any], Callable[[RunState], tuple[RunState, Metrics]]]
 
 
-def build(options: Options, task: Task) -> Parts:
-    """Make the parts of a run; nothing is computed yet.
+def settle_options(options: Options, task: Task) -> Options:
+    """Return the options with what the task decides filled in.
 
     Raises:
-      OptionsError: the mesh needs more devices than there are.
+      OptionsError: an evaluation wants more held-out episodes than there are.
+    """
+    for name in ("episodes", "final_episodes"):
+        count = getattr(options.evaluation, name)
+        if count > task.held_out_count:
+            raise OptionsError(
+                f"--evaluation.{name.replace('_', '-')}: got {count}, expected at most the "
+                f"{task.held_out_count} held-out episodes"
+            )
+    if options.max_tokens is not None:
+        return options
+    width = -(-task.max_tokens(options.max_new_tokens) // 16) * 16
+    return dataclasses.replace(options, max_tokens=width)
+
+
+def build(options: Options, task: Task) -> Parts:
+    """Make the parts of a run from settled options; nothing is computed yet.
+
+    Raises:
+      OptionsError: the mesh needs more devices than there are, or the buffer more memory.
     """
     mesh = _make_mesh(options)
+    slots = _width(options)
     tokenizer = make_word_tokenizer(task.words)
     renderer = make_chat_renderer(tokenizer)
     model = make_model(preset(options.preset, vocab_size=len(tokenizer)))
@@ -94,7 +122,7 @@ def build(options: Options, task: Task) -> Parts:
             key=key,
             sampling=SamplingParams(temperature=temperature),
             stop_ids=renderer.stop_ids,
-            slots=options.max_tokens,
+            slots=slots,
             max_new_tokens=options.max_new_tokens,
         )
         return collect(
@@ -102,7 +130,7 @@ def build(options: Options, task: Task) -> Parts:
             environments[split],
             renderer,
             episodes,
-            max_tokens=options.max_tokens,
+            max_tokens=slots,
             max_new_tokens=options.max_new_tokens,
             policy_version=policy_version,
             temperature=temperature,
@@ -124,6 +152,7 @@ def build(options: Options, task: Task) -> Parts:
 
     learning, source = options.learning, options.replay.source
     extra = options.replay.updates if source != "none" else 0
+    corrects = options.replay.weights != "off"
     optimizer = make_optimizer(
         OptimizerConfig(
             learning_rate=learning.learning_rate,
@@ -147,7 +176,7 @@ def build(options: Options, task: Task) -> Parts:
         microbatches=learning.microbatches,
     )
     buffer = _make_buffer(options) if source == "buffer" else None
-    rows = None if mesh is None else NamedSharding(mesh, PartitionSpec("data"))
+    rows = None if mesh is None else row_sharding(mesh)
 
     def make_iterate(reference: Any) -> Callable[[RunState], tuple[RunState, Metrics]]:
         return make_iteration(
@@ -161,7 +190,7 @@ def build(options: Options, task: Task) -> Parts:
                 source=source,
                 updates=options.replay.updates,
                 batch=options.replay.batch,
-                beta=options.replay.beta,
+                beta=options.replay.beta if corrects else (0.0, 0.0),
             ),
             place=lambda tree: jax.device_put(tree, rows),
         )
@@ -170,24 +199,39 @@ def build(options: Options, task: Task) -> Parts:
 
 
 def init_run_state(options: Options, parts: Parts, params: Any) -> RunState:
-    """Return the state before the first iteration, on its devices."""
-    state = RunState(
+    """Return the state before the first iteration, wherever `params` are."""
+    return RunState(
         train=init_train_state(params, parts.optimizer),
         replay=None if parts.buffer is None else parts.buffer.init(_example_row(options)),
         key=jax.random.key(options.seed),
         iteration=jnp.zeros((), jnp.int32),
     )
-    return jax.device_put(state, run_shardings(parts, state))
 
 
-def run_shardings(parts: Parts, state: RunState) -> Any:
-    """Return where each array of a state lives: parameters by rule, the rest on every device."""
+def run_shardings(parts: Parts, state: RunState) -> RunState:
+    """Return where each array of a state lives, as a tree like the state or its shapes.
+
+    On a mesh parameters lie as the rules say, what the optimizer keeps of a parameter lies
+    with it, and all else is on every device.
+    """
     if parts.mesh is None:
-        return None
-    everywhere = NamedSharding(parts.mesh, PartitionSpec())
-    shardings = jax.tree.map(lambda _: everywhere, state)
+        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        return jax.tree.map(lambda _: here, state)
     params = param_shardings(parts.mesh, state.train.params)
-    return dataclasses.replace(shardings, train=dataclasses.replace(shardings.train, params=params))
+    by_path = {
+        jax.tree_util.keystr(path): sharding
+        for path, sharding in jax.tree_util.tree_leaves_with_path(params)
+    }
+    everywhere = NamedSharding(parts.mesh, PartitionSpec())
+
+    def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        name = jax.tree_util.keystr(path)
+        found = (s for p, s in by_path.items() if name.endswith(p) and np.ndim(leaf) > 0)
+        return next(found, everywhere)
+
+    train = jax.tree_util.tree_map_with_path(place, state.train)
+    shardings = jax.tree.map(lambda _: everywhere, state)
+    return dataclasses.replace(shardings, train=train)
 
 
 def _make_mesh(options: Options) -> Mesh | None:
@@ -203,16 +247,29 @@ def _make_mesh(options: Options) -> Mesh | None:
     return make_mesh(**sizes)
 
 
+def _width(options: Options) -> int:
+    assert options.max_tokens is not None, "options are settled first"
+    return options.max_tokens
+
+
 def _make_buffer(options: Options) -> replay.ReplayBuffer:
     settings = options.replay
-    return replay.make_buffer(
+    buffer = replay.make_buffer(
         capacity=settings.capacity,
         alpha=settings.alpha,
         tau=settings.tau,
         strategy=settings.strategy,
         insertion=settings.insertion,
-        weight_normaliser=settings.weights,
+        weight_normaliser={"raw": "none", "off": "none"}.get(settings.weights, settings.weights),
     )
+    needed = replay.state_nbytes(jax.eval_shape(buffer.init, _example_row(options)))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if jax.default_backend() == "cpu" and needed > memory:
+        raise OptionsError(
+            f"--replay.capacity: {settings.capacity} rows of {_width(options)} tokens take "
+            f"{needed / 2**30:.1f} GiB, expected less than the machine's {memory / 2**30:.1f} GiB"
+        )
+    return buffer
 
 
 def _make_prepare(
@@ -250,7 +307,7 @@ def _make_prepare(
 
 def _example_row(options: Options) -> Trajectory:
     """Return one row of zeros in the shapes and dtypes that rollouts give."""
-    width = options.max_tokens
+    width = _width(options)
     wide, number = np.zeros(width, np.float32), np.zeros((), np.int32)
     return Trajectory(
         tokens=np.zeros(width, np.int32),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 __all__ = [
     "Arm",
@@ -53,16 +53,16 @@ class ReplayOptions:
     """Base priority of a trajectory."""
     insertion: Literal["base", "max"] = "base"
     """Priority of a new row: its own base, or the largest base held."""
-    weights: Literal["batch_max", "buffer_max", "mean", "none"] = "batch_max"
-    """Normaliser of the importance weights; none switches the correction off."""
+    weights: Literal["batch_max", "buffer_max", "mean", "raw", "off"] = "off"
+    """Normaliser of the importance weights; raw leaves them as they are, off makes them all 1."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LearningOptions:
     """Objective and optimiser."""
 
-    learning_rate: float = 1e-3
-    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    learning_rate: float = 3e-4
+    schedule: Literal["constant", "cosine", "linear"] = "cosine"
     """Shape after the warm-up; it counts optimiser updates, replay updates included."""
     warmup: int = 10
     """Optimiser updates of linear warm-up."""
@@ -76,7 +76,7 @@ class LearningOptions:
         "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
     ] = "token-mean"
     """How token losses become one number."""
-    discount: float = 1.0
+    discount: float = 0.97
     """Discount a response token."""
     advantage_clip: float | None = None
     """Bound on the whitened advantage."""
@@ -113,7 +113,7 @@ class EvaluationOptions:
     """Iterations between evaluations; 0 evaluates at the end only."""
     episodes: int = 128
     """Held-out levels of an evaluation on the way."""
-    final_episodes: int = 512
+    final_episodes: int = 1024
     """Held-out levels of the final table."""
 
 
@@ -137,14 +137,14 @@ class Options:
     task: str = "simple"
     """Difficulty preset of the environment."""
     seed: int = 0
-    iterations: int = 200
+    iterations: int = 400
     episodes: int = 64
     """Fresh episodes an iteration."""
     group_size: int = 1
     """Fresh episodes that share a level; with more than one, their mean return is the baseline."""
-    max_tokens: int = 192
-    """Tokens a trajectory can hold."""
-    max_new_tokens: int = 6
+    max_tokens: int | None = None
+    """Tokens a trajectory can hold; by default as many as the longest episode takes."""
+    max_new_tokens: int = 4
     """Tokens of one reply."""
     temperature: float = 1.0
     replay: ReplayOptions = dataclasses.field(default_factory=ReplayOptions)
@@ -204,18 +204,18 @@ def check_options(options: Options) -> None:
     def count(flag: str, value: int, least: int = 1) -> None:
         expect(value >= least, flag, value, f"an integer of at least {least}")
 
-    for group in (options, replay, learning):
-        for field in dataclasses.fields(group):
-            choices = get_args(field.type) if not isinstance(field.type, str) else ()
-            if choices and all(isinstance(choice, str) for choice in choices):
-                value = getattr(group, field.name)
-                expect(value in choices, field.name, value, f"one of {', '.join(choices)}")
+    for prefix, group in (("", options), ("replay.", replay), ("learning.", learning)):
+        for name, hint in get_type_hints(type(group)).items():
+            if get_origin(hint) is Literal:
+                value, flag = getattr(group, name), prefix + name.replace("_", "-")
+                expect(value in get_args(hint), flag, value, f"one of {', '.join(get_args(hint))}")
     count("iterations", options.iterations)
     count("episodes", options.episodes)
-    count("max-tokens", options.max_tokens, 8)
     count("max-new-tokens", options.max_new_tokens)
+    if options.max_tokens is not None:
+        count("max-tokens", options.max_tokens, options.max_new_tokens + 1)
     count("checkpoint-every", options.checkpoint_every)
-    count("seed", options.seed, 0)
+    expect(0 <= options.seed < 2**32, "seed", options.seed, "an integer from 0 to 2^32 - 1")
     expect(
         math.isfinite(options.temperature) and options.temperature > 0,
         "temperature",
@@ -233,7 +233,12 @@ def check_options(options: Options) -> None:
     )
     count("replay.updates", replay.updates, 0)
     count("replay.batch", replay.batch)
-    count("replay.capacity", replay.capacity)
+    expect(
+        1 <= replay.capacity < 2**30,
+        "replay.capacity",
+        replay.capacity,
+        "an integer from 1 to 2^30 - 1",
+    )
     if replay.source == "buffer":
         expect(
             replay.capacity >= replay.batch,
@@ -243,7 +248,26 @@ def check_options(options: Options) -> None:
         )
     positive("learning.learning-rate", learning.learning_rate)
     positive("learning.max-grad-norm", learning.max_grad_norm)
-    positive("learning.clip", learning.clip)
+    expect(0 < learning.clip < 1, "learning.clip", learning.clip, "a number between 0 and 1")
+    count("learning.warmup", learning.warmup, 0)
+    for name in ("weight_decay", "entropy_coefficient", "kl_coefficient"):
+        value = getattr(learning, name)
+        expect(
+            math.isfinite(value) and value >= 0,
+            f"learning.{name.replace('_', '-')}",
+            value,
+            "a number of at least 0",
+        )
+    if learning.advantage_clip is not None:
+        positive("learning.advantage-clip", learning.advantage_clip)
+    extra = replay.updates if replay.source != "none" else 0
+    updates = options.iterations * (1 + extra)
+    expect(
+        learning.schedule == "constant" or learning.warmup < updates,
+        "learning.warmup",
+        learning.warmup,
+        f"fewer than the run's {updates} optimiser updates, or --learning.schedule constant",
+    )
     expect(
         learning.dual_clip is None or learning.dual_clip > 1,
         "learning.dual-clip",
@@ -260,7 +284,7 @@ def check_options(options: Options) -> None:
         f"a multiple of --group-size ({options.group_size})",
     )
     for flag, rows in (("episodes", options.episodes), ("replay.batch", replay.batch)):
-        parts = learning.microbatches * options.mesh.data
+        parts = learning.microbatches * options.mesh.data * options.mesh.fsdp
         expect(
             rows % parts == 0,
             flag,
@@ -268,6 +292,9 @@ def check_options(options: Options) -> None:
             f"a multiple of microbatches x data shards ({parts})",
         )
     count("warm-start.traces", options.warm_start.traces, 0)
+    for name in ("longest", "max_updates", "batch", "check_every"):
+        count(f"warm-start.{name.replace('_', '-')}", getattr(options.warm_start, name))
+    positive("warm-start.learning-rate", options.warm_start.learning_rate)
     expect(
         0 <= options.warm_start.target <= 1,
         "warm-start.target",

@@ -21,15 +21,17 @@ class Console:
 
     def say(self, text: str) -> None:
         """Print one line."""
-        self.out.print(text, highlight=False)
+        self.out.print(text, highlight=False, markup=False, soft_wrap=True)
 
     @contextlib.contextmanager
     def counting(self, title: str, total: int | None = None) -> Iterator[Callable[..., None]]:
         """Show how far something has come: call the result with `(done, total, note)`.
 
-        Nothing is shown if it is never called.
+        Nothing is shown if it is never called. Without a terminal there is a line each time
+        that another tenth is done, or `every` more where the total is given here.
         """
         live = self.out.is_terminal
+        shown = 0
         bar = Progress(
             TextColumn(title),
             BarColumn(bar_width=20),
@@ -42,10 +44,12 @@ class Console:
         task = None
 
         def show(done: int, of: int | None = total, note: str = "") -> None:
-            nonlocal task
+            nonlocal task, shown
             if not live:
-                if total is not None and (done % self.every == 0 or done == of):
-                    self.say(f"{title} {done}/{of}  {note}")
+                step = self.every if total is not None else max((of or 0) // 10, 1)
+                if done - shown >= step or done == of:
+                    shown = done
+                    self.say(f"{title} {done}/{of}  {note}".rstrip())
                 return
             if task is None:
                 bar.start()

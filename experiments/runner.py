@@ -11,14 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import tyro
 
-from experiments.build import Parts, build, init_run_state, run_shardings
+from experiments.build import Parts, build, init_run_state, run_shardings, settle_options
 from experiments.options import Options, OptionsError, arm_defaults, check_options, fingerprint
 from experiments.plots import plot_ages, plot_learning
 from experiments.progress import Console
 from experiments.report import make_table, render_episodes, summarise, write_results
-from experiments.run_directory import RunDirectory, RunError, open_run
+from experiments.run_directory import (
+    RunDirectory,
+    RunError,
+    check_free,
+    has_checkpoints,
+    open_run,
+)
 from experiments.task import Task
 from experiments.warm_start import starting_params
 from freshper_jax.rollout import EpisodeStats, Trajectory
@@ -34,14 +41,25 @@ _EVALUATION = 2**31
 
 def run_from_command_line(name: str, make_task: MakeTask) -> None:
     """Parse the command line and run; an error that a person can mend is one line."""
+    out = Path()
     try:
-        run(parse_options(name, sys.argv[1:]), make_task)
-    except (OptionsError, RunError, CheckpointError, ValueError) as error:
+        options = parse_options(name, sys.argv[1:])
+        out = options.out or out
+        run(options, make_task)
+    except (OptionsError, RunError, CheckpointError) as error:
         sys.exit(f"error: {error}")
     except OSError as error:
-        sys.exit(f"error: {error}; the last checkpoint is kept, continue with --resume")
+        sys.exit(f"error: {error}{_how_to_go_on(out)}")
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        sys.exit(f"error: out of memory: {str(error).splitlines()[0]}{_how_to_go_on(out)}")
     except KeyboardInterrupt:
-        sys.exit("stopped; continue with the same command and --resume")
+        sys.exit(f"stopped{_how_to_go_on(out)}")
+
+
+def _how_to_go_on(out: Path) -> str:
+    return "; continue with the same command and --resume" if has_checkpoints(out) else ""
 
 
 def parse_options(name: str, arguments: Sequence[str]) -> Options:
@@ -76,21 +94,26 @@ def run(options: Options, make_task: MakeTask, console: Console | None = None) -
       OptionsError, RunError, CheckpointError: with the reason; what was trained before is kept.
     """
     console = console or Console()
-    assert options.out is not None
-    directory = open_run(options.out, fingerprint(options), resume=options.resume)
+    out = options.out
+    assert out is not None, "parse_options fills it in"
+    check_free(out, resume=options.resume)
     task = make_task(options.task, console)
+    options = settle_options(options, task)
     parts = build(options, task)
-    parts.renderer.tokenizer.save_pretrained(directory.path / "tokenizer")
 
-    if directory.has_checkpoints():
-        state, reference = _load(options, parts, directory, console)
-        console.say(f"Resuming {directory.path} after iteration {int(state.iteration)}")
-        directory.cut_after(int(state.iteration))
+    if has_checkpoints(out):
+        state, reference = _load(options, parts, out, console)
+        done = int(state.iteration)
+        console.say(f"Resuming {out} after iteration {done}")
+        directory = open_run(out, fingerprint(options), last_iteration=done)
     else:
+        directory = open_run(out, fingerprint(options), last_iteration=-1)
+        _save_tokenizer(parts, directory)
         params = starting_params(options, task, parts, console)
-        # Updates give the parameters away, so those that the KL penalty refers to are a copy.
-        reference = jax.tree.map(lambda leaf: leaf.copy(), params)
         state = init_run_state(options, parts, params)
+        state = jax.device_put(state, run_shardings(parts, state))
+        # Updates give the parameters away, so those that the run started from are a copy.
+        reference = jax.tree.map(jnp.copy, state.train.params)
         measured, _ = _evaluate(task, parts, state, options.evaluation.episodes)
         directory.log(0, _evaluation_metrics(measured))
         _save(options, directory, state, reference)
@@ -99,6 +122,13 @@ def run(options: Options, make_task: MakeTask, console: Console | None = None) -
     _finish(options, task, parts, directory, state, reference, console)
     directory.close()
     return directory.path
+
+
+def _save_tokenizer(parts: Parts, directory: RunDirectory) -> None:
+    try:
+        parts.renderer.tokenizer.save_pretrained(directory.path / "tokenizer")
+    except Exception as error:  # the library raises nothing narrower
+        raise RunError(f"--out: cannot write the tokenizer to {directory.path}: {error}") from error
 
 
 def _train(
@@ -127,8 +157,10 @@ def _train(
             state, metrics = iterate(state)
             metrics["time/iteration"] = time.perf_counter() - start
             if every and number % every == 0:
+                start = time.perf_counter()
                 measured, _ = _evaluate(task, parts, state, options.evaluation.episodes)
                 metrics |= _evaluation_metrics(measured)
+                metrics["time/evaluation"] = time.perf_counter() - start
                 held_out = metrics["held_out/success"]
             directory.log(number, metrics)
             if number % options.checkpoint_every == 0 or number == options.iterations:
@@ -198,8 +230,9 @@ def _finish(
     before, _ = _evaluate(task, parts, start, count)
     sampled, trajectory = _evaluate(task, parts, state, count)
     greedy, _ = _evaluate(task, parts, state, count, temperature=0.0)
+    began = "warm start" if options.warm_start.traces else "random start"
     measured = {
-        "warm start, sampled": summarise(before),
+        f"{began}, sampled": summarise(before),
         f"{options.arm}, sampled": summarise(sampled),
         f"{options.arm}, greedy": summarise(greedy),
     }
@@ -240,15 +273,18 @@ def _save(options: Options, directory: RunDirectory, state: RunState, reference:
     )
 
 
-def _load(
-    options: Options, parts: Parts, directory: RunDirectory, console: Console
-) -> tuple[RunState, Any]:
+def _load(options: Options, parts: Parts, out: Path, console: Console) -> tuple[RunState, Any]:
     """Return the newest complete checkpoint's state, and the parameters learning began from."""
     like = jax.eval_shape(
         lambda: init_run_state(options, parts, parts.model.init(jax.random.key(0)))
     )
+    like = jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+        like,
+        run_shardings(parts, like),
+    )
     found = restore(
-        directory.checkpoints, _items(like, like.train.params), config=fingerprint(options)
+        out / "checkpoints", _items(like, like.train.params), config=fingerprint(options)
     )
     for fault in found.passed_over:
         console.say(f"Passing over a newer checkpoint: {fault}")
@@ -261,4 +297,4 @@ def _load(
         key=key,
         iteration=iteration,
     )
-    return jax.device_put(state, run_shardings(parts, state)), items["reference"]
+    return state, items["reference"]

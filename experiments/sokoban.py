@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 
 from envs.sokoban import (
     ACTIONS,
+    PRESETS,
     SYMBOLS,
+    LevelSet,
     Preset,
     SokobanVectorEnv,
     coordinate_words,
-    get_preset,
     load_bank,
     make_level_set,
-    make_sokoban,
     optimal_reference,
     random_reference,
     solve,
 )
 from envs.sokoban.symmetry import symmetries
+from experiments.options import OptionsError
 from experiments.progress import Console
-from experiments.task import Demonstrations, Reference, Task
+from experiments.task import Demonstrations, Reference, Split, Task
 from freshper_jax.rollout import Episodes
 
 __all__ = ["main", "make_task"]
@@ -33,9 +36,11 @@ def make_task(preset: str, console: Console) -> Task:
     """Make the task of a difficulty preset; its level bank is built once, then cached.
 
     Raises:
-      ValueError: the preset is unknown.
+      OptionsError: the preset is unknown.
     """
-    settings = get_preset(preset)
+    if preset not in PRESETS:
+        raise OptionsError(f"--task: got {preset!r}, expected one of {', '.join(PRESETS)}")
+    settings = PRESETS[preset]
     with console.counting(f"Sokoban levels ({preset})") as progress:
         bank = load_bank(settings, progress=progress)
     train, held_out = bank.train, bank.held_out
@@ -48,18 +53,26 @@ def make_task(preset: str, console: Console) -> Task:
         return play(rng.choice(len(train), count, replace=count > len(train)))
 
     def held_out_episodes(count: int) -> Episodes:
-        return play(np.arange(count) % len(held_out))
+        return play(np.arange(count))
 
     def demonstrations(count: int, longest: int, rows: int) -> Demonstrations:
         short = np.flatnonzero(train.optimal_lengths <= longest)[:count]
         levels = make_level_set(np.concatenate(list(symmetries(train.cells[short]))))
         env = SokobanVectorEnv(levels, rows, horizon=settings.horizon, prompt=PROMPT)
-        plans = [solve(cells) or () for cells in levels.cells]
-        replies = [[f"<answer>{ACTIONS[action]}</answer>" for action in plan] for plan in plans]
+        replies = [[f"<answer>{ACTIONS[a]}</answer>" for a in _plan(c)] for c in levels.cells]
         return Demonstrations(env, play(np.arange(len(levels))), replies)
 
     def check_episodes(count: int) -> Episodes:
-        return play(len(train) - 1 - np.arange(count) % len(train))
+        return play(len(train) - 1 - np.arange(count) % (len(train) // 2))
+
+    def make_env(split: Split, rows: int) -> SokobanVectorEnv:
+        return SokobanVectorEnv(bank.split(split), rows, horizon=settings.horizon, prompt=PROMPT)
+
+    def max_tokens(reply_tokens: int) -> int:
+        # A turn is the things on the board, three role and end tokens, the reply, and the end
+        # token that a reply without one is given.
+        things = max(_most_things(train), _most_things(held_out))
+        return 3 + settings.horizon * (things + 3 + reply_tokens + 1)
 
     def references(count: int) -> tuple[Reference, ...]:
         levels = held_out.take(np.arange(min(count, len(held_out))))
@@ -72,8 +85,11 @@ def make_task(preset: str, console: Console) -> Task:
 
     return Task(
         name=f"sokoban-{preset}",
-        make_env=lambda split, rows: make_sokoban(settings, rows, split=split, prompt=PROMPT),
-        words=_words(settings),
+        identity=_digest(settings, train, held_out),
+        max_tokens=max_tokens,
+        held_out_count=len(held_out),
+        make_env=make_env,
+        words=_words(settings, make_env("train", 1).system_prompt),
         train_episodes=train_episodes,
         held_out_episodes=held_out_episodes,
         demonstrations=demonstrations,
@@ -82,11 +98,31 @@ def make_task(preset: str, console: Console) -> Task:
     )
 
 
-def _words(preset: Preset) -> tuple[str, ...]:
+def _plan(cells: np.ndarray) -> tuple[int, ...]:
+    plan = solve(cells)
+    if plan is None:
+        raise RuntimeError("a level of the bank has no solution")
+    return plan
+
+
+def _most_things(levels: LevelSet) -> int:
+    """Return the most words that a board's list of things takes."""
+    inside = levels.cells[:, 1:-1, 1:-1].reshape(len(levels), -1)
+    return int((inside != SYMBOLS.index("_")).sum(axis=1).max())
+
+
+def _digest(preset: Preset, *level_sets: LevelSet) -> str:
+    """Return a digest of the levels and of how they are played and shown."""
+    digest = hashlib.sha256(repr((preset, PROMPT)).encode())
+    for levels in level_sets:
+        digest.update(levels.cells.tobytes())
+    return digest.hexdigest()
+
+
+def _words(preset: Preset, system_prompt: str) -> tuple[str, ...]:
     """Return the words of a tiny policy's tokenizer: a thing in its place is one word."""
-    env = make_sokoban(preset, 1, prompt=PROMPT)
     things = np.delete(coordinate_words(preset.height, preset.width), SYMBOLS.index("_"), axis=0)
-    return (env.system_prompt, "<answer>", "</answer>", *ACTIONS, *things.ravel().tolist())
+    return (system_prompt, "<answer>", "</answer>", *ACTIONS, *things.ravel().tolist())
 
 
 def main() -> None:

@@ -35,11 +35,14 @@ class Demonstrations:
 class Task:
     """A task as pure functions over its fixed training and held-out episodes.
 
-    name: names runs and caches.
+    name: names runs.
+    identity: a digest of all that decides the episodes; names caches.
+    max_tokens: tokens that the longest episode can take, `(tokens of a reply) -> T`.
+    held_out_count: distinct held-out episodes.
     make_env: `(split, rows) -> environment`.
     words: what a word-level tokenizer must know, for tiny policies.
     train_episodes: `(seed, iteration, count) -> Episodes`, the same at every call.
-    held_out_episodes: `(count) -> Episodes`, distinct where the supply allows.
+    held_out_episodes: `(count) -> Episodes`, distinct.
     demonstrations: `(count, longest, rows) -> Demonstrations`, solutions of at most `longest`
       turns of `count` training episodes, and what follows from them by symmetry.
     check_episodes: `(count) -> Episodes` from training, apart from the demonstrations.
@@ -47,6 +50,9 @@ class Task:
     """
 
     name: str
+    identity: str
+    max_tokens: Callable[[int], int]
+    held_out_count: int
     make_env: Callable[[Split, int], TextVectorEnv]
     words: tuple[str, ...]
     train_episodes: Callable[[int, int, int], Episodes]

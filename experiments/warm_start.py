@@ -34,7 +34,8 @@ from freshper_jax.training import (
 
 __all__ = ["cache_directory", "starting_params"]
 
-_FORMAT = 2  # raise it when the same options would give other parameters
+_STREAM = 2**31 + 1  # of the run's key, apart from those of iterations, which start at 0
+_FORMAT = 3  # raise it when the same options would give other parameters
 
 
 def cache_directory() -> Path:
@@ -44,12 +45,13 @@ def cache_directory() -> Path:
 
 def starting_params(options: Options, task: Task, parts: Parts, console: Console) -> Any:
     """Return the parameters that learning starts from, cloned now or read from the cache."""
-    params = jax.jit(parts.model.init)(jax.random.fold_in(jax.random.key(options.seed), 1))
+    key = jax.random.fold_in(jax.random.key(options.seed), _STREAM)
+    params = jax.jit(parts.model.init)(jax.random.fold_in(key, 0))
     settings = options.warm_start
     if settings.traces == 0:
         console.say("Warm start: none, the policy starts at random.")
         return params
-    folder = cache_directory() / f"warm-start-{_identity(options, task, params)}"
+    folder = cache_directory() / f"warm-start-{_identity(options, task, parts)}"
     try:
         cached = restore(folder, {"policy": params})
         console.say(f"Warm start: cloned before, success {cached.meta['success']:.2f} ({folder})")
@@ -64,10 +66,11 @@ def starting_params(options: Options, task: Task, parts: Parts, console: Console
         "are solved"
     )
     checks = task.check_episodes(4 * options.episodes)
-    key = jax.random.fold_in(jax.random.key(options.seed), 2)
 
     def measure(params: Any) -> float:
-        _, episodes = parts.play(params, key, checks, split="train", temperature=1.0)
+        _, episodes = parts.play(
+            params, jax.random.fold_in(key, 1), checks, split="train", temperature=1.0
+        )
         return float(episodes.success.mean())
 
     optimizer = make_optimizer(
@@ -90,6 +93,9 @@ def starting_params(options: Options, task: Task, parts: Parts, console: Console
                 done, settings.max_updates, f"loss {loss:.3f}  success {share:.2f}"
             ),
         )
+    done = int(state.step)
+    missed = "" if success >= settings.target else f", short of the {settings.target:.0%} aimed at"
+    console.say(f"Warm start: success {success:.2f} after {done} updates{missed}")
     try:
         save(folder, 0, {"policy": state.params}, meta={"success": success})
     except CheckpointError as error:
@@ -107,25 +113,22 @@ def demonstrate(options: Options, task: Task, parts: Parts) -> Trajectory:
         shown.env,
         parts.renderer,
         shown.episodes,
-        max_tokens=options.max_tokens,
+        max_tokens=options.max_tokens or task.max_tokens(options.max_new_tokens),
         max_new_tokens=options.max_new_tokens,
     )
     width = -(-int(trajectory.length.max()) // 32) * 32
     return jax.tree.map(lambda leaf: leaf[:, :width] if leaf.ndim == 2 else leaf, trajectory)
 
 
-def _identity(options: Options, task: Task, params: Any) -> str:
+def _identity(options: Options, task: Task, parts: Parts) -> str:
     """Return a digest of all that decides the cloned parameters."""
     facts = {
         "format": _FORMAT,
-        "task": task.name,
+        "task": task.identity,
         "words": task.words,
         "seed": options.seed,
-        "model": dataclasses.asdict(options.warm_start),
-        "params": [
-            [jax.tree_util.keystr(path), list(leaf.shape), str(leaf.dtype)]
-            for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-        ],
+        "warm_start": dataclasses.asdict(options.warm_start),
+        "model": dataclasses.asdict(parts.model.config),
         "episodes": options.episodes,
         "max_tokens": options.max_tokens,
         "max_new_tokens": options.max_new_tokens,

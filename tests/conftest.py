@@ -1,5 +1,6 @@
 """Strict settings for every test; they take effect before JAX starts its backend."""
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import hypothesis
 import jax
 import pytest
 
-_COMPILATION_CACHE = Path(tempfile.gettempdir()) / "freshper-jax-test-compilation-cache"
+_CACHE_NAME = f"freshper-jax-test-compilation-cache-{os.getuid()}"
+_COMPILATION_CACHE = Path(tempfile.gettempdir()) / _CACHE_NAME
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")

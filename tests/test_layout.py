@@ -1,12 +1,17 @@
 """Imports go one way, and the heavy libraries stay where they belong."""
 
 import ast
+import inspect
+import sys
 from pathlib import Path
 
 import pytest
 
+import envs
+from freshper_jax import rollout
+
 PROJECT = Path(__file__).parents[1]
-STANDARD = {"jax", "jaxlib", "numpy", "chex"}
+LIGHT = {"jax", "numpy", "chex", "freshper_jax"} | set(sys.stdlib_module_names)
 
 # What each part may import of the project.
 ALLOWED = {
@@ -62,6 +67,23 @@ def test_parts_import_in_one_direction(part):
             continue
         allowed = any(inside(name, package) for package in ALLOWED[part])
         assert allowed, f"{path} imports {name}"
+
+
+def test_replay_needs_jax_and_chex_only():
+    for path, name in imports("freshper_jax/replay"):
+        assert name.split(".")[0] in LIGHT, f"{path}: {name}"
+
+
+def test_environments_and_rollouts_agree_on_the_protocol():
+    theirs, ours = envs.TextVectorEnv, rollout.TextVectorEnv
+    for method in ("reset", "step"):
+        parameters = [
+            [(p.name, p.kind) for p in inspect.signature(getattr(one, method)).parameters.values()]
+            for one in (theirs, ours)
+        ]
+        assert parameters[0] == parameters[1]
+    assert isinstance(theirs.system_prompt, property)
+    assert isinstance(ours.system_prompt, property)
 
 
 @pytest.mark.parametrize("part", BARRED)

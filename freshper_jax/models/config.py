@@ -201,6 +201,7 @@ PRESETS: Mapping[str, ModelConfig] = {
         tie_word_embeddings=True,
         attention_bias=True,
         max_position_embeddings=1024,
+        attention_block=104,
         initializer_range=0.05,
         scan_layers=False,
     ),

@@ -8,6 +8,7 @@ from freshper_jax.training.checkpoint import (
     read_meta,
     restore,
     save,
+    saved_steps,
 )
 from freshper_jax.training.cloning import CloningConfig, clone
 from freshper_jax.training.drift import AGE_EDGES, age_bin_labels, drift_by_age
@@ -62,4 +63,5 @@ __all__ = [
     "read_meta",
     "restore",
     "save",
+    "saved_steps",
 ]

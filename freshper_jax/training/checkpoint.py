@@ -182,7 +182,7 @@ def restore(
 def complete_steps(directory: str | os.PathLike) -> list[int]:
     """Lists the steps of the complete checkpoints, ascending; empty without a directory."""
     root = Path(directory)
-    return [step for step in _saved_steps(root) if _fault(root / _folder(step)) is None]
+    return [step for step in saved_steps(root) if _fault(root / _folder(step)) is None]
 
 
 def latest_step(directory: str | os.PathLike) -> int | None:
@@ -206,7 +206,9 @@ def _folder(step: int) -> str:
     return f"{step:08d}"
 
 
-def _saved_steps(root: Path) -> list[int]:
+def saved_steps(directory: str | os.PathLike) -> list[int]:
+    """Lists the steps of all checkpoints, complete or not, ascending."""
+    root = Path(directory)
     if not root.is_dir():
         return []
     return sorted(int(path.name) for path in root.iterdir() if path.name.isdecimal())
@@ -216,7 +218,7 @@ def _choose(root: Path, step: int | None) -> tuple[int, tuple[str, ...]]:
     """Picks the checkpoint to read; returns it with the newer ones that are cut short."""
     if not root.is_dir():
         raise CheckpointError(f"there is no checkpoint directory {root}")
-    saved = _saved_steps(root)
+    saved = saved_steps(root)
     if step is not None:
         if step not in saved:
             known = ", ".join(map(str, saved)) or "none"

@@ -19,6 +19,7 @@ FLAGS = (
     "--evaluation.final-episodes=16",
     "--checkpoint-every=2",
     "--max-tokens=96",
+    "--learning.microbatches=1",
 )
 
 

@@ -135,37 +135,41 @@ def test_nothing_compiles_after_the_second_iteration(tmp_path):
     assert at_line[1:] == [at_line[1]] * 5
 
 
-def start(out, *flags):
+def command(out, *flags):
+    return [sys.executable, "-m", "experiments.sokoban", *FLAGS, f"--out={out}", *flags]
+
+
+def subprocess_settings():
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir}
-    return subprocess.Popen(
-        [sys.executable, "-m", "experiments.sokoban", *FLAGS, f"--out={out}", *flags],
-        cwd=PROJECT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    return {"cwd": PROJECT, "env": environment}
 
 
 @pytest.mark.slow
 def test_a_killed_run_resumes_bit_for_bit(tmp_path):
-    flags = ("--iterations=8", "--checkpoint-every=3")
-    whole = start(tmp_path / "whole", *flags)
-    assert whole.wait(timeout=300) == 0, whole.stdout.read()
+    flags = ("--iterations=12", "--checkpoint-every=5", "--evaluation.every=3")
+    settings = subprocess_settings()
+    whole = subprocess.run(
+        command(tmp_path / "whole", *flags), capture_output=True, text=True, **settings
+    )
+    assert whole.returncode == 0, whole.stderr
 
-    killed = start(tmp_path / "killed", *flags)
     metrics = tmp_path / "killed" / "metrics.jsonl"
-    deadline = time.time() + 300
-    while time.time() < deadline and killed.poll() is None:
-        if metrics.exists() and len(metrics.read_text().splitlines()) >= 6:  # iteration 5 is done
-            killed.send_signal(signal.SIGKILL)
-        time.sleep(0.01)
-    assert killed.wait() == -signal.SIGKILL
+    with (tmp_path / "log").open("w") as log:
+        killed = subprocess.Popen(command(tmp_path / "killed", *flags), stdout=log, **settings)
+        deadline = time.time() + 300
+        while time.time() < deadline and killed.poll() is None:
+            # Seven lines: the start and six iterations, one more than the checkpoint holds.
+            if metrics.exists() and metrics.read_text().count("\n") >= 7:
+                killed.send_signal(signal.SIGKILL)
+                break
+            time.sleep(0.005)
+        assert killed.wait() == -signal.SIGKILL
 
-    resumed = start(tmp_path / "killed", *flags, "--resume")
-    printed, _ = resumed.communicate(timeout=300)
-    assert resumed.returncode == 0, printed
-    assert "after iteration 3" in printed
+    resumed = subprocess.run(
+        command(tmp_path / "killed", *flags, "--resume"), capture_output=True, text=True, **settings
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    assert "after iteration 5" in resumed.stdout
     assert history(tmp_path / "killed") == history(tmp_path / "whole")
     jax.tree.map(
         np.testing.assert_array_equal,
@@ -176,17 +180,51 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     assert results[0] == results[1]
 
 
+@pytest.fixture(scope="module")
+def one_iteration(tmp_path_factory):
+    """A run of one iteration on one device."""
+    return run_small(tmp_path_factory.mktemp("one") / "single", "--iterations=1")[0]
+
+
 @pytest.mark.slow
-def test_a_mesh_of_eight_devices_gives_the_result_of_one(finished, tmp_path):
-    path, _ = run_small(tmp_path / "mesh", "--mesh.data=8")
-    for meshed, single in zip(history(path)[1:3], history(finished[0])[1:3], strict=True):
-        for name in ("rollout/score", "fresh/entropy", "replay/age_mean", "replay/kl_k3"):
-            np.testing.assert_allclose(meshed[name], single[name], rtol=1e-3, atol=1e-6)
+@pytest.mark.parametrize("axes", [("data=8",), ("data=2", "fsdp=2", "tp=2")])
+def test_a_mesh_gives_the_result_of_one_device(axes, one_iteration, tmp_path):
+    flags = [f"--mesh.{axis}" for axis in axes]
+    path, _ = run_small(tmp_path / "mesh", "--iterations=1", *flags)
+    meshed, single = history(path)[1], history(one_iteration)[1]
+    assert meshed["age/count"] == single["age/count"]
+    for name in ("rollout/score", "fresh/entropy", "fresh/grad_norm", "replay/kl_k3"):
+        np.testing.assert_allclose(meshed[name], single[name], rtol=1e-4, atol=1e-7)
+    # Adam divides by the root of the second moment: a rounding error in a gradient near zero
+    # may move a parameter by a share of the learning rate, which warm-up holds at 3e-5.
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3),
+        lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5),
         parameters(path),
-        parameters(finished[0]),
+        parameters(one_iteration),
     )
+
+
+@pytest.mark.slow
+def test_a_run_on_a_mesh_resumes(tmp_path):
+    flags = ("--mesh.data=4", "--mesh.fsdp=2", "--iterations=2", "--checkpoint-every=1")
+    path, _ = run_small(tmp_path / "mesh", *flags)
+    import shutil
+
+    shutil.rmtree(path / "checkpoints" / "00000002")
+    before = history(path)
+    path, printed = run_small(path, *flags, "--resume")
+    assert "after iteration 1" in printed
+    assert history(path) == before
+
+
+def test_a_run_that_saved_nothing_is_begun_anew(tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "config.json").write_text("{}")
+    (out / "metrics.jsonl").write_text('{"iteration": 0, "held')  # cut short by a kill
+    path, _ = run_small(out, "--iterations=1", "--resume")
+    assert [line["iteration"] for line in history(path)] == [0, 1]
+    assert json.loads((path / "config.json").read_text())["iterations"] == 1
 
 
 @pytest.mark.parametrize(
@@ -203,7 +241,16 @@ def test_a_mesh_of_eight_devices_gives_the_result_of_one(finished, tmp_path):
         (["--temperature=0"], "--temperature: got 0.0"),
         (["--learning.microbatches=5"], "--episodes: got 64, expected a multiple"),
         (["--learning.discount=0"], "--learning.discount"),
+        (["--learning.clip=2"], "--learning.clip: got 2.0"),
+        (["--learning.kl-coefficient=-1"], "--learning.kl-coefficient: got -1.0"),
+        (["--learning.advantage-clip=-1"], "--learning.advantage-clip"),
+        (["--learning.warmup=9000"], "--learning.warmup: got 9000"),
+        (["--warm-start.check-every=0"], "--warm-start.check-every: got 0"),
+        (["--warm-start.batch=0"], "--warm-start.batch: got 0"),
+        (["--max-tokens=3"], "--max-tokens: got 3"),
+        (["--replay.capacity=2000000000"], "--replay.capacity: got 2000000000"),
         (["--seed=-1"], "--seed"),
+        (["--seed=4294967296"], "--seed: got 4294967296"),
     ],
 )
 def test_bad_values_are_refused_by_name(flags, message):
@@ -222,8 +269,19 @@ def test_unknown_flags_and_presets_end_the_program(flags, capsys):
 
 
 def test_an_unknown_task_preset_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="preset must be one of"):
+    with pytest.raises(OptionsError, match="--task: got 'impossible', expected one of simple"):
         run_small(tmp_path / "run", "--task=impossible")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_buffer_larger_than_memory_is_refused(tmp_path):
+    with pytest.raises(OptionsError, match=r"--replay\.capacity: 1000000000 rows of 96 tokens"):
+        run_small(tmp_path / "run", "--replay.capacity=1000000000")
+
+
+def test_more_held_out_episodes_than_there_are_are_refused(tmp_path):
+    with pytest.raises(OptionsError, match="final-episodes: got 2000, expected at most the 1024"):
+        run_small(tmp_path / "run", "--evaluation.final-episodes=2000")
 
 
 def test_more_devices_than_there_are_is_refused(tmp_path):
@@ -234,6 +292,18 @@ def test_more_devices_than_there_are_is_refused(tmp_path):
 def test_a_used_directory_needs_resume(finished):
     with pytest.raises(RunError, match="already holds a run; add --resume"):
         run_small(finished[0])
+
+
+def test_resuming_where_there_is_no_run_is_refused(tmp_path):
+    with pytest.raises(RunError, match="--resume: there is no run in"):
+        run_small(tmp_path / "mistyped", "--resume")
+
+
+def test_a_directory_of_other_files_is_refused(tmp_path):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "thesis.tex").write_text("x")
+    with pytest.raises(RunError, match="holds other files"):
+        run_small(tmp_path / "files")
 
 
 def test_a_file_in_place_of_the_directory_is_refused(tmp_path):
@@ -258,6 +328,27 @@ def test_a_cut_checkpoint_falls_back_to_the_one_before(finished, tmp_path):
     path, printed = run_small(copy, "--resume")
     assert "after iteration 2" in printed
     assert history(path) == history(finished[0])
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_up_ends_the_run_with_one_line(tmp_path):
+    """A limit on the size of files stands for the disk; the events file meets it first."""
+    import resource
+
+    limit = 40_000
+    done = subprocess.run(
+        command(
+            tmp_path / "run", "--iterations=400", "--replay.capacity=8", "--checkpoint-every=1"
+        ),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        **subprocess_settings(),
+    )
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in done.stderr
 
 
 def test_a_full_disk_is_one_clear_error_and_keeps_the_checkpoint(tmp_path, monkeypatch):
