@@ -158,7 +158,7 @@ def build(options: Options, task: Task) -> Parts:
             learning_rate=learning.learning_rate,
             schedule=learning.schedule,
             warmup_steps=learning.warmup,
-            total_steps=options.iterations * (1 + extra),
+            total_steps=max(options.iterations * (1 + extra), learning.warmup + 1),
             weight_decay=learning.weight_decay,
             max_grad_norm=learning.max_grad_norm,
         )

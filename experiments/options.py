@@ -260,14 +260,6 @@ def check_options(options: Options) -> None:
         )
     if learning.advantage_clip is not None:
         positive("learning.advantage-clip", learning.advantage_clip)
-    extra = replay.updates if replay.source != "none" else 0
-    updates = options.iterations * (1 + extra)
-    expect(
-        learning.schedule == "constant" or learning.warmup < updates,
-        "learning.warmup",
-        learning.warmup,
-        f"fewer than the run's {updates} optimiser updates, or --learning.schedule constant",
-    )
     expect(
         learning.dual_clip is None or learning.dual_clip > 1,
         "learning.dual-clip",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import sys
 import time
@@ -101,27 +102,34 @@ def run(options: Options, make_task: MakeTask, console: Console | None = None) -
     options = settle_options(options, task)
     parts = build(options, task)
 
-    if has_checkpoints(out):
+    resuming = has_checkpoints(out)
+    if resuming:
         state, reference = _load(options, parts, out, console)
-        done = int(state.iteration)
-        console.say(f"Resuming {out} after iteration {done}")
-        directory = open_run(out, fingerprint(options), last_iteration=done)
-    else:
-        directory = open_run(out, fingerprint(options), last_iteration=-1)
-        _save_tokenizer(parts, directory)
-        params = starting_params(options, task, parts, console)
-        state = init_run_state(options, parts, params)
-        state = jax.device_put(state, run_shardings(parts, state))
-        # Updates give the parameters away, so those that the run started from are a copy.
-        reference = jax.tree.map(jnp.copy, state.train.params)
-        measured, _ = _evaluate(task, parts, state, options.evaluation.episodes)
-        directory.log(0, _evaluation_metrics(measured))
-        _save(options, directory, state, reference)
-
-    state = _train(options, task, parts, directory, state, reference, console)
-    _finish(options, task, parts, directory, state, reference, console)
-    directory.close()
+        console.say(f"Resuming {out} after iteration {int(state.iteration)}")
+    last_iteration = int(state.iteration) if resuming else -1
+    directory = open_run(out, fingerprint(options), last_iteration=last_iteration)
+    with contextlib.closing(directory):
+        if not resuming:
+            state, reference = _begin(options, task, parts, directory, console)
+        state = _train(options, task, parts, directory, state, reference, console)
+        _finish(options, task, parts, directory, state, reference, console)
     return directory.path
+
+
+def _begin(
+    options: Options, task: Task, parts: Parts, directory: RunDirectory, console: Console
+) -> tuple[RunState, Any]:
+    """Make, measure and save the state before the first iteration; also return its parameters."""
+    _save_tokenizer(parts, directory)
+    params = starting_params(options, task, parts, console)
+    state = init_run_state(options, parts, params)
+    state = jax.device_put(state, run_shardings(parts, state))
+    # Updates give the parameters away, so those that the run started from are a copy.
+    reference = jax.tree.map(jnp.copy, state.train.params)
+    measured, _ = _evaluate(task, parts, state, options.evaluation.episodes)
+    directory.log(0, _evaluation_metrics(measured))
+    _save(options, directory, state, reference)
+    return state, reference
 
 
 def _save_tokenizer(parts: Parts, directory: RunDirectory) -> None:
