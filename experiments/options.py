@@ -37,7 +37,7 @@ class ReplayOptions:
     """buffer: draws from replay; fresh: as many further passes over the fresh batch; none."""
     strategy: Literal["prioritized", "uniform", "newest"] = "prioritized"
     """How rows are drawn."""
-    tau: float | None = 30.0
+    tau: float | None = 10.0
     """Decay constant in optimiser updates; None keeps priorities from ageing."""
     alpha: float = 0.6
     """Priority exponent: 0 draws uniformly."""
