@@ -21,13 +21,13 @@ def blocks(language):
             yield pytest.param(block, id=f"{page.relative_to(PROJECT)}-{number}")
 
 
-@pytest.mark.parametrize("block", blocks("python"))
+@pytest.mark.parametrize("block", list(blocks("python")))
 def test_python_blocks_run(block, capsys):
     exec(compile(block, "block", "exec"), {"__name__": "block"})
     assert capsys.readouterr().out
 
 
-@pytest.mark.parametrize("block", blocks("bash"))
+@pytest.mark.parametrize("block", list(blocks("bash")))
 def test_commands_name_what_exists(block):
     for line in block.strip().splitlines():
         words = shlex.split(line, comments=True)
