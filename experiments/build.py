@@ -58,8 +58,8 @@ class Parts:
     """The parts of a run.
 
     play: `(params, key, episodes, split, temperature, policy_version) -> (trajectory, statistics)`.
-    iterate: one iteration, see `freshper_jax.training.make_iteration`, from the parameters that
-      a KL penalty refers to.
+    make_iterate: from the parameters that a KL penalty refers to, one iteration, see
+      `freshper_jax.training.make_iteration`.
     """
 
     renderer: ChatRenderer

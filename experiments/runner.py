@@ -29,7 +29,7 @@ from experiments.run_directory import (
 )
 from experiments.task import Task
 from experiments.warm_start import starting_params
-from freshper_jax.rollout import EpisodeStats, Trajectory
+from freshper_jax.rollout import EpisodeStats, RolloutError, Trajectory
 from freshper_jax.training import CheckpointError, RunState, TrainState, restore, save
 
 __all__ = ["parse_options", "run", "run_from_command_line"]
@@ -47,7 +47,7 @@ def run_from_command_line(name: str, make_task: MakeTask) -> None:
         options = parse_options(name, sys.argv[1:])
         out = options.out or out
         run(options, make_task)
-    except (OptionsError, RunError, CheckpointError) as error:
+    except (OptionsError, RunError, CheckpointError, RolloutError) as error:
         sys.exit(f"error: {error}")
     except OSError as error:
         sys.exit(f"error: {error}{_how_to_go_on(out)}")
@@ -92,7 +92,8 @@ def run(options: Options, make_task: MakeTask, console: Console | None = None) -
       The run directory.
 
     Raises:
-      OptionsError, RunError, CheckpointError: with the reason; what was trained before is kept.
+      OptionsError, RunError, CheckpointError, RolloutError: with the reason; what was trained
+        before is kept.
     """
     console = console or Console()
     out = options.out

@@ -9,14 +9,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 import jax
 
+from envs.cache import cache_directory
 from experiments.build import Parts
-from experiments.options import Options
+from experiments.options import Options, OptionsError
 from experiments.progress import Console
 from experiments.task import Task
 from freshper_jax.rollout import ScriptedPolicy, Trajectory, collect
@@ -32,19 +31,18 @@ from freshper_jax.training import (
     save,
 )
 
-__all__ = ["cache_directory", "starting_params"]
+__all__ = ["starting_params"]
 
 _STREAM = 2**31 + 1  # of the run's key, apart from those of iterations, which start at 0
 _FORMAT = 3  # raise it when the same options would give other parameters
 
 
-def cache_directory() -> Path:
-    """Return where things that can be made again are kept: $FRESHPER_CACHE or ~/.cache."""
-    return Path(os.environ.get("FRESHPER_CACHE") or "~/.cache/freshper_jax").expanduser()
-
-
 def starting_params(options: Options, task: Task, parts: Parts, console: Console) -> Any:
-    """Return the parameters that learning starts from, cloned now or read from the cache."""
+    """Return the parameters that learning starts from, cloned now or read from the cache.
+
+    Raises:
+      OptionsError: a batch takes more traces than there are.
+    """
     key = jax.random.fold_in(jax.random.key(options.seed), _STREAM)
     params = jax.jit(parts.model.init)(jax.random.fold_in(key, 0))
     settings = options.warm_start
@@ -60,6 +58,11 @@ def starting_params(options: Options, task: Task, parts: Parts, console: Console
         pass  # not cloned yet, or damaged: clone
 
     demonstrations = demonstrate(options, task, parts)
+    if (rows := len(demonstrations.length)) < settings.batch:
+        raise OptionsError(
+            f"--warm-start.batch: got {settings.batch}, expected at most the {rows} traces, "
+            "mirror images included, that --warm-start.traces leaves"
+        )
     console.say(
         f"Warm start: cloning {settings.traces} solver traces of at most {settings.longest} "
         f"moves and their mirror images, until {settings.target:.0%} of other training levels "

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
+from envs.cache import cache_directory
 from envs.sokoban.generation import Starts, carve_layouts, solvable_starts, start_cells
 from envs.sokoban.levels import LevelSet
 from envs.sokoban.symmetry import canonical_hashes
 
 SPLITS = ("train", "held_out")
-CACHE_VARIABLE = "FRESHPER_CACHE"
 HELD_OUT_SHARE = 8  # one hash in so many belongs to the held-out split
 
 _FORMAT = 2  # raise it when the same preset and seed would give other levels
@@ -128,8 +128,8 @@ def load_bank(
     identity = {"format": _FORMAT, "seed": seed, **asdict(preset)}
     del identity["horizon"]  # no level depends on it
     digest = hashlib.blake2b(json.dumps(identity).encode(), digest_size=4).hexdigest()
-    folder = Path(cache_dir or os.environ.get(CACHE_VARIABLE) or "~/.cache/freshper_jax")
-    path = folder.expanduser() / f"sokoban-{preset.name}-{seed}-{digest}.npz"
+    folder = cache_directory(cache_dir)
+    path = folder / f"sokoban-{preset.name}-{seed}-{digest}.npz"
     try:
         return _read(path, identity)
     except (FileNotFoundError, NotADirectoryError):

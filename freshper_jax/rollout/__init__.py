@@ -10,6 +10,7 @@ from freshper_jax.rollout.collect import (
     EpisodeStats,
     Policy,
     Replies,
+    RolloutError,
     TextVectorEnv,
     collect,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "ModelPolicy",
     "Policy",
     "Replies",
+    "RolloutError",
     "ScriptedPolicy",
     "TextVectorEnv",
     "Trajectory",

@@ -11,7 +11,19 @@ import numpy as np
 from freshper_jax.rollout.chat import ChatRenderer
 from freshper_jax.rollout.trajectory import Trajectory
 
-__all__ = ["EpisodeStats", "Episodes", "Policy", "Replies", "TextVectorEnv", "collect"]
+__all__ = [
+    "EpisodeStats",
+    "Episodes",
+    "Policy",
+    "Replies",
+    "RolloutError",
+    "TextVectorEnv",
+    "collect",
+]
+
+
+class RolloutError(ValueError):
+    """A prompt or a reply does not fit; the message names the limit."""
 
 
 class TextVectorEnv(Protocol):
@@ -151,7 +163,7 @@ def collect(
       episodes' statistics, both in the order of `episodes`.
 
     Raises:
-      ValueError: the first prompt and one reply do not fit into a row.
+      RolloutError: the first prompt and one reply do not fit into a row.
     """
     total, rows = len(episodes.seeds), env.num_envs
     record = _Record.empty(total, max_tokens)
@@ -189,7 +201,7 @@ def collect(
             strict=True,
         ):
             if len(ids) + max_new_tokens > max_tokens:
-                raise ValueError(
+                raise RolloutError(
                     f"max_tokens: {max_tokens} is too small: the first prompt takes {len(ids)} "
                     f"tokens and a reply up to {max_new_tokens}"
                 )

@@ -12,7 +12,7 @@ import numpy as np
 from freshper_jax.generate import Generator, KVCache, SamplingParams, init_cache, reset_rows
 from freshper_jax.models import LanguageModel, Params
 from freshper_jax.rollout.chat import ChatRenderer
-from freshper_jax.rollout.collect import Replies
+from freshper_jax.rollout.collect import Replies, RolloutError
 
 __all__ = ["ModelPolicy", "ScriptedPolicy"]
 
@@ -116,7 +116,7 @@ class ScriptedPolicy:
       max_new_tokens: width of the returned rows.
 
     Raises:
-      ValueError: a reply takes more than `max_new_tokens` tokens.
+      RolloutError: a reply takes more than `max_new_tokens` tokens.
     """
 
     renderer: ChatRenderer
@@ -144,7 +144,7 @@ class ScriptedPolicy:
         counts = np.zeros(len(turns), np.int32)
         for row, ids in zip(live, encoded, strict=True):
             if len(ids) > self.max_new_tokens:
-                raise ValueError(
+                raise RolloutError(
                     f"max_new_tokens: {self.max_new_tokens} is too small for a scripted reply "
                     f"of {len(ids)} tokens"
                 )

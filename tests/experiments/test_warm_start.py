@@ -1,3 +1,4 @@
+import dataclasses
 import io
 
 import chex
@@ -7,6 +8,7 @@ import rich.console
 
 from envs.sokoban import canonical_hashes
 from experiments.build import build, settle_options
+from experiments.options import OptionsError
 from experiments.progress import Console
 from experiments.runner import parse_options
 from experiments.sokoban import make_task
@@ -93,3 +95,10 @@ def test_the_clone_is_cached_and_says_what_it_is(setting):
     again = starting_params(options, task, parts, second)
     assert "cloned before" in second.words
     chex.assert_trees_all_equal(cloned, again)
+
+
+def test_a_batch_larger_than_the_traces_is_refused(setting):
+    task, options, parts = setting
+    larger = dataclasses.replace(options.warm_start, batch=64)
+    with pytest.raises(OptionsError, match=r"--warm-start\.batch: got 64, expected at most"):
+        starting_params(dataclasses.replace(options, warm_start=larger), task, parts, Heard())
