@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import subprocess
 import sys
 from pathlib import Path
 
@@ -72,6 +73,17 @@ def test_parts_import_in_one_direction(part):
 def test_replay_needs_jax_and_chex_only():
     for path, name in imports("freshper_jax/replay"):
         assert name.split(".")[0] in LIGHT, f"{path}: {name}"
+
+
+def test_replay_loads_no_heavy_library():
+    # What it imports may import more in turn, so ask a fresh interpreter.
+    code = "import sys; from freshper_jax import replay; print(*sys.modules)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, check=True, text=True)
+    loaded = {name.split(".")[0] for name in done.stdout.split()}
+    assert {"freshper_jax", "jax", "chex"} <= loaded
+    heavy = {"flax", "optax", "orbax", "transformers", "tokenizers", "torch"}
+    assert not loaded & (heavy | {"envs", "experiments", "benchmarks"})
 
 
 def test_environments_and_rollouts_agree_on_the_protocol():
