@@ -8,7 +8,6 @@ is inlined like any other. Whoever hands a state to `add`, `update` or `mark_dra
 import dataclasses
 import functools
 import math
-import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -17,24 +16,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from freshper_jax.replay.sampling import STRATEGIES, draw_sample, log_row_probabilities
+from freshper_jax.replay.rules import ONCE_EACH, Rules, check_count, check_rules
+from freshper_jax.replay.sampling import draw_sample, leaves_stored, log_leaf_probabilities
 from freshper_jax.replay.statistics import summarise
 from freshper_jax.replay.storage import (
     check_batch,
     count_draws,
     init_state,
     insert_rows,
+    retune_tree,
     update_rows,
 )
 from freshper_jax.replay.types import Handles, ReplayState, ReplayStats, Sample
-from freshper_jax.replay.weights import WEIGHT_NORMALISERS
 
 __all__ = ["ReplayBuffer", "make_buffer"]
 
 Scalar = float | int | jax.Array | np.ndarray
-
-_INSERTIONS = ("base", "max")
-_EVICTIONS = ("oldest",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,13 +42,15 @@ class ReplayBuffer:
     |---------------|------------------------------------------------------------------------|
     | capacity      | int, C                                                                 |
     | init          | (example) -> state                                                     |
-    | add           | (state, batch, base_priority, clock) -> state, handles                 |
+    | add           | (state, batch, base_priority, clock, *, lengths=, groups=)             |
+    |               | -> state, handles                                                      |
     | sample        | (state, key, batch_size, clock, beta=, *, alpha=, tau=) -> sample      |
     | update        | (state, handles, base_priority, clock=None) -> state                   |
     | mark_drawn    | (state, handles) -> state                                              |
     | can_sample    | (state, rows) -> bool scalar                                           |
     | probabilities | (state, *, alpha=, tau=) -> P `[C]` float32                            |
     | stats         | (state, clock, *, alpha=, tau=) -> statistics                          |
+    | retune        | (state) -> state                                                       |
     """
 
     capacity: int
@@ -63,6 +62,7 @@ class ReplayBuffer:
     can_sample: Callable[[ReplayState, int], jax.Array]
     probabilities: Callable[..., jax.Array]
     stats: Callable[..., ReplayStats]
+    retune: Callable[[ReplayState], ReplayState]
 
 
 def make_buffer(
@@ -76,97 +76,136 @@ def make_buffer(
     eviction: str = "oldest",
     weight_normaliser: str = "batch_max",
     fallback_priority: float = 1e-6,
+    group_size: int = 1,
+    group_priority: str = "mean",
+    storage: str = "dense",
+    token_capacity: int | None = None,
+    ragged: chex.ArrayTree | None = None,
     checked: bool = False,
 ) -> ReplayBuffer:
     """Makes a replay buffer that draws row i with P_i ~ (base_i exp(-age_i / tau))^alpha.
 
     The age of a row is the clock of the call minus the clock of its `add`, both int32 in
     whatever unit the caller counts. The priority halves every tau ln 2 of it, the sampling
-    weight every tau ln 2 / alpha. Nothing that depends on the clock, alpha, beta or tau is
-    stored, so a change of any of them is exact at the next call, and costs no compilation.
+    weight every tau ln 2 / alpha. Nothing stored depends on the clock or on beta, so moving
+    them costs nothing; the state keeps sums of priorities for the buffer's own alpha and tau.
 
     - `init(example)`: an empty state for rows shaped as the example.
-    - `add(state, batch, base_priority, clock)`: appends B rows as if one at a time, over the
-      oldest ones when full; returns the state and the rows' handles. Donates the state.
+    - `add(state, batch, base_priority, clock)`: appends B rows as if one at a time, over
+      others when full; returns the state and the rows' handles. Donates the state. Packed
+      storage needs `lengths=`, `[B]` int, the tokens of each row; strategy `groups` needs
+      `groups=`, `[B]` int, the name of each row's group.
     - `sample(state, key, batch_size, clock, beta)`: draws a batch and its weights
       (N P_i)^-beta; the state does not change. `beta`, `alpha`, `tau` replace the buffer's own
-      in this call and may be traced; `tau=math.inf` switches ageing off. From an empty buffer
-      every weight and probability is 0 and every generation -1.
+      in this call and may be traced; `tau=math.inf` switches ageing off. Another alpha or tau
+      is exact too, but costs one pass over the rows. From an empty buffer every weight and
+      probability is 0 and every generation -1.
     - `update(state, handles, base_priority)`: sets base priorities; handles of rows that are
       gone, or out of range, are dropped and counted; of duplicates the last one wins. With
       `clock=` the rows are also born anew at that clock. Donates the state.
     - `mark_drawn(state, handles)`: adds to the rows' draw counts, which only `stats` reads.
       Donates the state.
-    - `can_sample(state, rows)`: whether at least so many rows are stored.
-    - `probabilities(state)`: P_i of one draw, for every slot, 0 for an empty one. It takes no
-      clock: moving the clock ages all rows alike.
+    - `can_sample(state, rows)`: whether at least so many rows are stored (for `groups`, in
+      complete groups).
+    - `probabilities(state)`: P_i of one draw, for every slot, 0 for an empty one; for `groups`
+      `[C / g]`, one a group. It takes no clock: moving the clock ages all rows alike.
     - `stats(state, clock)`: see `ReplayStats`.
+    - `retune(state)`: makes the sums of another buffer's state, of the same shape, anew for
+      this buffer's alpha and tau; without that its functions refuse it.
 
     Args:
       capacity: C, rows the buffer holds, at least 1.
       alpha: exponent of the priority, finite, >= 0; 0 is uniform.
       beta: exponent of the importance weights, finite, >= 0; 0 makes them all one.
       tau: age at which the priority has fallen to 1/e, > 0; None is standard PER.
-      strategy: `prioritized`; `uniform`, which ignores base priorities and ages (for ages
-        alone, add with the base priority `constant`); or `newest`, the rows inserted last, each
-        once. The first two are stratified, with replacement, and list rows by slot.
+      strategy: how to draw.
+        `prioritized` draws with replacement, one row from each of B strata of equal mass.
+        `uniform` does so too, but ignores base priorities and ages (for ages alone, add with
+        the base priority `constant`).
+        `prioritized_without_replacement` draws B rows one after another, none twice; its
+        weights undo the chance of being in the batch. One pass over the rows a call.
+        `newest` and `oldest` take the rows inserted last, or first, each once.
+        `groups` draws B / g groups as `prioritized` draws rows, and returns all members of
+        each; the weights count groups. Groups that are not complete are never drawn.
       insertion: `base`, new rows enter at their own base priority, or `max`, at the largest
         base priority stored (in an empty buffer: of the batch). Ageing starts at `add` in both.
-      eviction: `oldest`.
-      weight_normaliser: `batch_max`, `buffer_max`, `mean` or `none`.
+      eviction: `oldest`, or `lowest_priority`: what has the lowest effective priority at the
+        time of the `add` goes first, of equals the one in the lower slot; one pass over the
+        rows. Groups go as a whole, and the members present count.
+      weight_normaliser: `batch_max`, `buffer_max` (one pass over the rows), `mean` or `none`.
       fallback_priority: the base priority that replaces NaN, infinite and negative ones, which
         `stats` counts; finite, > 0.
-      checked: whether those raise instead where the call is under `checkify.checkify`.
+      group_size: g, members of a group, for strategy `groups`; divides the capacity.
+      group_priority: `mean` or `max` of the members' priorities, each with its own age.
+      storage: `dense`, or `packed`: ragged leaves in one ring of tokens, so that memory follows
+        the tokens held. Then a row goes, as a whole, also when its tokens are overwritten, and
+        an `add` takes one pass over the rows.
+      token_capacity: tokens the ring holds, at least those of the longest row; for `packed`.
+      ragged: which leaves are ragged, a pytree of bools that is a prefix of the example; for
+        `packed`. Ragged leaves have the tokens of the longest row as their leading axis, and
+        come back zero beyond the length of a row.
+      checked: whether bad priorities raise instead, where the call is under
+        `checkify.checkify`.
 
     Raises:
-      ValueError: an option is out of range or not among those listed. The functions raise it
-        too, for a batch that does not fit the example and for arguments out of range that are
-        known before tracing.
+      ValueError: an option is out of range, not among those listed, or does not go with
+        another. The functions raise it too, for a batch that does not fit the example and for
+        arguments out of range that are known before tracing.
       TypeError: a clock or capacity that is not an integer.
 
     Source: Freshness-Aware PER, arXiv 2604.16918; Prioritized Experience Replay,
     arXiv 1511.05952.
     """
-    _check_count("capacity", capacity)
-    _check_choice("strategy", strategy, STRATEGIES)
-    _check_choice("insertion", insertion, _INSERTIONS)
-    _check_choice("eviction", eviction, _EVICTIONS)
-    _check_choice("weight_normaliser", weight_normaliser, WEIGHT_NORMALISERS)
-    own_alpha = _as_exponent("alpha", alpha)
     own_beta = _as_exponent("beta", beta)
-    own_tau = _as_tau(math.inf if tau is None else tau)
-    _check_positive("fallback_priority", fallback_priority)
-    fallback = float(fallback_priority)
+    rules = Rules(
+        capacity=capacity,
+        alpha=float(_as_exponent("alpha", alpha)),
+        tau=float(_as_tau(math.inf if tau is None else tau)),
+        strategy=strategy,
+        insertion=insertion,
+        eviction=eviction,
+        weight_normaliser=weight_normaliser,
+        fallback_priority=fallback_priority,
+        group_size=group_size,
+        group_priority=group_priority,
+        storage=storage,
+        token_capacity=token_capacity,
+        ragged=ragged,
+        checked=checked,
+    )
+    check_rules(rules)
+    # What only `init` reads would be compared, leaf by leaf, at every call.
+    rules, init_rules = dataclasses.replace(rules, ragged=None), rules
 
     def check_state(state: ReplayState) -> None:
         if state.log_base.shape != (capacity,):
             raise ValueError(
                 f"state holds {state.log_base.shape} slots, this buffer has capacity {capacity}"
             )
-
-    def options(alpha: Scalar | None, tau: Scalar | None) -> tuple[Any, Any]:
-        return (
-            own_alpha if alpha is None else _as_exponent("alpha", alpha),
-            own_tau if tau is None else _as_tau(tau),
-        )
+        tree = state.tree
+        theirs = None if tree is None else (tree.alpha, tree.tau)
+        ours = (rules.tree_alpha, rules.tree_tau) if rules.keeps_tree else None
+        if theirs != ours:
+            raise ValueError(
+                f"state holds sums for (alpha, tau) = {theirs}, this buffer wants {ours}; "
+                "call its retune(state) first"
+            )
 
     def init(example: chex.ArrayTree) -> ReplayState:
-        return init_state(capacity, example)
+        return init_state(example, rules=init_rules)
 
     def add(
-        state: ReplayState, batch: chex.ArrayTree, base_priority: jax.Array, clock: Scalar
+        state: ReplayState,
+        batch: chex.ArrayTree,
+        base_priority: jax.Array,
+        clock: Scalar,
+        *,
+        lengths: jax.Array | None = None,
+        groups: jax.Array | None = None,
     ) -> tuple[ReplayState, Handles]:
         check_state(state)
-        check_batch(state, batch, base_priority)
-        return _add(
-            state,
-            batch,
-            base_priority,
-            _as_clock(clock),
-            insertion=insertion,
-            fallback=fallback,
-            checked=checked,
-        )
+        check_batch(state, batch, base_priority, lengths, groups, rules=rules)
+        return _add(state, batch, base_priority, _as_clock(clock), lengths, groups, rules=rules)
 
     def sample(
         state: ReplayState,
@@ -179,16 +218,25 @@ def make_buffer(
         tau: Scalar | None = None,
     ) -> Sample:
         check_state(state)
-        _check_count("batch_size", batch_size)
+        check_count("batch_size", batch_size)
+        if rules.strategy in ONCE_EACH and batch_size > capacity:
+            raise ValueError(
+                f"batch_size must be at most the capacity for strategy {rules.strategy!r}, "
+                f"which takes no row twice; got {batch_size} for {capacity} rows"
+            )
+        if batch_size % rules.group_size:
+            raise ValueError(
+                f"batch_size must be a multiple of group_size {rules.group_size}, got {batch_size}"
+            )
         return _sample(
             state,
             key,
             _as_clock(clock),
             own_beta if beta is None else _as_exponent("beta", beta),
-            *options(alpha, tau),
+            None if alpha is None else _as_exponent("alpha", alpha),
+            None if tau is None else _as_tau(tau),
             batch_size=batch_size,
-            strategy=strategy,
-            weight_normaliser=weight_normaliser,
+            rules=rules,
         )
 
     def update(
@@ -204,14 +252,20 @@ def make_buffer(
                 f"expected one value a handle, {handles.index.shape}"
             )
         birth = None if clock is None else _as_clock(clock)
-        return _update(state, handles, base_priority, birth, fallback=fallback, checked=checked)
+        return _update(state, handles, base_priority, birth, rules=rules)
 
     def mark_drawn(state: ReplayState, handles: Handles) -> ReplayState:
         check_state(state)
         return _mark_drawn(state, handles)
 
     def can_sample(state: ReplayState, rows: int) -> jax.Array:
-        return state.size >= rows
+        return leaves_stored(state, rules=rules) * rules.group_size >= rows
+
+    def options(alpha: Scalar | None, tau: Scalar | None) -> tuple[Any, Any]:
+        return (
+            _as_exponent("alpha", rules.alpha if alpha is None else alpha),
+            _as_tau(rules.tau if tau is None else tau),
+        )
 
     def probabilities(
         state: ReplayState,
@@ -220,7 +274,7 @@ def make_buffer(
         tau: Scalar | None = None,
     ) -> jax.Array:
         check_state(state)
-        return _probabilities(state, *options(alpha, tau), strategy=strategy)
+        return _probabilities(state, *options(alpha, tau), rules=rules)
 
     def stats(
         state: ReplayState,
@@ -230,7 +284,12 @@ def make_buffer(
         tau: Scalar | None = None,
     ) -> ReplayStats:
         check_state(state)
-        return _stats(state, _as_clock(clock), *options(alpha, tau), strategy=strategy)
+        return _stats(state, _as_clock(clock), *options(alpha, tau), rules=rules)
+
+    def retune(state: ReplayState) -> ReplayState:
+        if state.log_base.shape != (capacity,):
+            check_state(state)
+        return _retune(state, rules=rules)
 
     return ReplayBuffer(
         capacity=capacity,
@@ -242,79 +301,70 @@ def make_buffer(
         can_sample=can_sample,
         probabilities=probabilities,
         stats=stats,
+        retune=retune,
     )
 
 
 # Compiled here, not in the factory, so that buffers with the same options share programs.
-_add = jax.jit(insert_rows, static_argnames=("insertion", "fallback", "checked"), donate_argnums=0)
-_update = jax.jit(update_rows, static_argnames=("fallback", "checked"), donate_argnums=0)
+_add = jax.jit(insert_rows, static_argnames="rules", donate_argnums=0)
+_update = jax.jit(update_rows, static_argnames="rules", donate_argnums=0)
 _mark_drawn = jax.jit(count_draws, donate_argnums=0)
-_sample = jax.jit(draw_sample, static_argnames=("batch_size", "strategy", "weight_normaliser"))
+_sample = jax.jit(draw_sample, static_argnames=("batch_size", "rules"))
+_retune = jax.jit(retune_tree, static_argnames="rules")
 
 
-@functools.partial(jax.jit, static_argnames="strategy")
+@functools.partial(jax.jit, static_argnames="rules")
 def _probabilities(
-    state: ReplayState, alpha: jax.Array, tau: jax.Array, *, strategy: str
+    state: ReplayState, alpha: jax.Array, tau: jax.Array, *, rules: Rules
 ) -> jax.Array:
-    return jnp.exp(log_row_probabilities(state, alpha, tau, strategy=strategy))
+    return jnp.exp(log_leaf_probabilities(state, alpha, tau, rules=rules))
 
 
-@functools.partial(jax.jit, static_argnames="strategy")
+@functools.partial(jax.jit, static_argnames="rules")
 def _stats(
-    state: ReplayState, clock: jax.Array, alpha: jax.Array, tau: jax.Array, *, strategy: str
+    state: ReplayState, clock: jax.Array, alpha: jax.Array, tau: jax.Array, *, rules: Rules
 ) -> ReplayStats:
-    log_probabilities = log_row_probabilities(state, alpha, tau, strategy=strategy)
+    log_probabilities = log_leaf_probabilities(state, alpha, tau, rules=rules)
     return summarise(state, clock, tau, log_probabilities)
 
 
-def _check_count(name: str, value: int) -> None:
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    if not 1 <= value < 1 << 30:
-        raise ValueError(f"{name} must be at least 1 and below 2^30, got {value}")
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be finite and greater than 0, got {value}")
-
-
 def _as_exponent(name: str, value: Scalar) -> Any:
+    if isinstance(value, jax.Array):
+        return _as_scalar(name, value, np.float32)
     scalar = _as_scalar(name, value, np.float32)
-    if _is_known(value) and not 0 <= value < math.inf:
+    if not 0 <= value < math.inf:
         raise ValueError(f"{name} must be finite and at least 0, got {value}")
     return scalar
 
 
 def _as_tau(value: Scalar) -> Any:
+    if isinstance(value, jax.Array):
+        return _as_scalar("tau", value, np.float32)
     scalar = _as_scalar("tau", value, np.float32)
-    if _is_known(value) and not value > 0:
+    if not value > 0:
         raise ValueError(f"tau must be greater than 0, got {value}")
     return scalar
 
 
 def _as_clock(value: Scalar) -> Any:
-    if not jnp.issubdtype(getattr(value, "dtype", type(value)), jnp.integer):
+    if type(value) is int or not isinstance(value, jax.Array):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer | np.ndarray):
+            raise TypeError(f"clock must be an int32 scalar, got {value!r}")
+        if np.shape(value) == () and not -(1 << 31) <= value < 1 << 31:
+            raise ValueError(f"clock must fit int32, got {value}")
+    elif not jnp.issubdtype(value.dtype, jnp.integer):
         raise TypeError(f"clock must be an int32 scalar, got {value!r}")
-    if _is_known(value) and np.shape(value) == () and not -(1 << 31) <= value < 1 << 31:
-        raise ValueError(f"clock must fit int32, got {value}")
     return _as_scalar("clock", value, np.int32)
-
-
-def _is_known(value: Scalar) -> bool:
-    """Tells host numbers from device arrays, whose values would cost a wait or are traced."""
-    return not isinstance(value, jax.Array)
 
 
 def _as_scalar(name: str, value: Scalar, dtype: type) -> Any:
     """Gives every scalar one dtype, so that kinds of numbers do not compile anew."""
-    if not isinstance(value, numbers.Real | np.ndarray | jax.Array):
+    if isinstance(value, int | float | np.number):
+        return dtype(value)
+    if not isinstance(value, np.ndarray | jax.Array):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    if np.shape(value) != ():
-        raise ValueError(f"{name} must be a scalar, got shape {np.shape(value)}")
-    return jnp.asarray(value, dtype) if isinstance(value, jax.Array) else dtype(value)
+    if value.shape != ():
+        raise ValueError(f"{name} must be a scalar, got shape {value.shape}")
+    # A host's number would cost a wait, or is traced; the device's own is not converted twice.
+    same = isinstance(value, jax.Array) and value.dtype == dtype and not value.aval.weak_type
+    return value if same else jnp.asarray(value, dtype)

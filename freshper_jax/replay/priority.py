@@ -4,7 +4,11 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import checkify
 
-__all__ = ["log_of_base", "log_priorities"]
+from freshper_jax.replay.rules import Rules
+
+__all__ = ["group_values", "leaf_values", "log_of_base", "log_priorities"]
+
+Scalar = float | jax.Array
 
 # The smallest normal float32: below it, accelerators round to zero.
 SMALLEST_BASE = float(jnp.finfo(jnp.float32).tiny)
@@ -38,7 +42,7 @@ def log_of_base(base: jax.Array, fallback: float, *, checked: bool) -> tuple[jax
 
 
 def log_priorities(
-    log_base: jax.Array, births: jax.Array, reference: jax.Array, alpha: jax.Array, tau: jax.Array
+    log_base: jax.Array, births: jax.Array, reference: jax.Array, alpha: Scalar, tau: Scalar
 ) -> jax.Array:
     """Computes log (base_i exp(-age_i / tau))^alpha, up to a constant that all rows share.
 
@@ -46,14 +50,14 @@ def log_priorities(
     compared, and integers near each other keep float32 exact however old all rows are.
 
     Args:
-      log_base: `[C]` float32 logarithms of base priorities, -inf where no row is stored.
-      births: `[C]` int32 clocks.
-      reference: int32 scalar, the birth of some recent row.
+      log_base: `[...]` float32 logarithms of base priorities, -inf where no row is stored.
+      births: `[...]` int32 clocks.
+      reference: int32, the birth of some recent row; broadcast against the births.
       alpha: float32 scalar >= 0; 0 makes all rows equal.
       tau: float32 scalar > 0, in units of the clock; infinity switches ageing off.
 
     Returns:
-      `[C]` float32, finite for a row, -inf for none.
+      `[...]` float32, finite for a row, -inf for none.
 
     Source: Freshness-Aware PER, arXiv 2604.16918: p_i = base_i exp(-(t - t_i) / tau).
     """
@@ -61,3 +65,54 @@ def log_priorities(
     # A finite lag keeps alpha = 0 from multiplying infinity.
     powers = alpha * (log_base - jnp.clip(lag, -_LARGEST_LAG, _LARGEST_LAG))
     return jnp.where(log_base > -jnp.inf, powers, -jnp.inf)
+
+
+def leaf_values(
+    log_base: jax.Array, births: jax.Array, alpha: Scalar, tau: Scalar, *, rules: Rules
+) -> tuple[jax.Array, jax.Array]:
+    """Computes what a tree sums: for each row, or group of rows, its mass at a birth.
+
+    Args:
+      log_base: `[...]` float32, one a row; for groups `[..., g]`.
+      births: int32, likewise.
+      alpha: float32 scalar >= 0.
+      tau: float32 scalar > 0.
+      rules: the buffer's options.
+
+    Returns:
+      `[...]` float32, alpha times the logarithm of the priority, -inf for no row and for a
+      group that is not complete; and `[...]` int32, the birth at which it is so.
+    """
+    if rules.group_size == 1:
+        return jnp.where(log_base > -jnp.inf, alpha * log_base, -jnp.inf), births
+    value, newest, complete = group_values(log_base, births, tau, rules=rules)
+    return jnp.where(complete, alpha * jnp.where(complete, value, 0.0), -jnp.inf), newest
+
+
+def group_values(
+    log_base: jax.Array, births: jax.Array, tau: Scalar, *, rules: Rules
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Computes the priority of groups: the mean or the largest of the members present.
+
+    Args:
+      log_base: `[..., g]` float32, -inf for a member that has not arrived.
+      births: `[..., g]` int32; each member has its own age.
+      tau: float32 scalar > 0.
+      rules: the buffer's options.
+
+    Returns:
+      `[...]` float32 logarithms of the priorities, -inf for no member; `[...]` int32, the
+      birth of the newest member, at which they are so; and `[...]` bool, whether all are there.
+    """
+    present = log_base > -jnp.inf
+    # Births relative to the first one, which is right also when the clock wraps. The first
+    # place is filled first.
+    first = births[..., :1]
+    newest = first[..., 0] + jnp.max(jnp.where(present, births - first, 0), axis=-1)
+    members = log_priorities(log_base, births, newest[..., None], 1.0, tau)
+    value = jnp.max(members, axis=-1)
+    if rules.group_priority == "mean":
+        scale = jnp.where(present[..., 0], value, 0.0)
+        count = jnp.maximum(jnp.sum(present, axis=-1, dtype=jnp.int32), 1).astype(jnp.float32)
+        value = scale + jnp.log(jnp.sum(jnp.exp(members - scale[..., None]), axis=-1) / count)
+    return value, newest, jnp.all(present, axis=-1)

@@ -3,33 +3,49 @@
 import jax
 import jax.numpy as jnp
 
-from freshper_jax.replay.draw import block_sums, draw_stratified
-from freshper_jax.replay.priority import log_priorities
+from freshper_jax.replay.draw import bits_for_draws
+from freshper_jax.replay.groups import complete_groups
+from freshper_jax.replay.priority import leaf_values, log_priorities
+from freshper_jax.replay.rules import Rules
+from freshper_jax.replay.storage import by_leaf, read_rows
+from freshper_jax.replay.tree import Forest, build_tree, draw_leaves, plant
 from freshper_jax.replay.types import Handles, ReplayState, Sample
 from freshper_jax.replay.weights import effective_sample_size, importance_weights
+from freshper_jax.replay.without_replacement import draw_once_each, log_inclusion
 
-__all__ = ["STRATEGIES", "draw_sample", "log_row_probabilities"]
+__all__ = [
+    "collect",
+    "draw_sample",
+    "forest_of",
+    "leaf_log_masses",
+    "least_log_mass",
+    "leaves_stored",
+    "log_leaf_probabilities",
+]
 
-STRATEGIES = ("prioritized", "uniform", "newest")
+_GENERATION_BITS = 0x7FFFFFFF
 
 
-def log_row_probabilities(
-    state: ReplayState, alpha: jax.Array, tau: jax.Array, *, strategy: str
+def log_leaf_probabilities(
+    state: ReplayState, alpha: jax.Array, tau: jax.Array, *, rules: Rules
 ) -> jax.Array:
-    """Computes log P_i of every slot for one draw with replacement; no clock moves it.
+    """Computes log P of every row, or group, for one draw with replacement; no clock moves it.
 
     Args:
       state: the buffer.
-      alpha: float32 scalar >= 0.
+      alpha: float32 scalar >= 0; strategy `uniform` takes 0 for it.
       tau: float32 scalar > 0.
-      strategy: `uniform` ignores priorities and ages; the others weigh them.
+      rules: the buffer's options.
 
     Returns:
-      `[C]` float32 logarithms whose exponentials sum to 1, -inf for an empty slot.
+      `[C]` float32 (for groups `[C / g]`) logarithms whose exponentials sum to 1, -inf where
+      nothing is stored.
     """
-    log_masses, largest = _log_masses(state, alpha, tau, strategy)
-    levels = block_sums(jnp.exp(log_masses - largest))
-    return log_masses - largest - _log_total(levels)
+    log_masses = _log_masses(state, alpha, tau, rules=rules)
+    largest = jnp.max(log_masses)
+    largest = jnp.where(largest > -jnp.inf, largest, 0.0)
+    total = jnp.sum(jnp.exp(log_masses - largest))
+    return log_masses - (largest + jnp.log(jnp.maximum(total, 1.0)))
 
 
 def draw_sample(
@@ -37,108 +53,228 @@ def draw_sample(
     key: jax.Array,
     clock: jax.Array,
     beta: jax.Array,
-    alpha: jax.Array,
-    tau: jax.Array,
+    alpha: jax.Array | None,
+    tau: jax.Array | None,
     *,
     batch_size: int,
-    strategy: str,
-    weight_normaliser: str,
+    rules: Rules,
 ) -> Sample:
-    """Draws a batch by a strategy.
-
-    `prioritized` and `uniform` draw with replacement, one row from each of `batch_size` equal
-    strata of the total mass. `newest` takes the rows inserted last, each once, the newest
-    first; every place has P = 1 / (rows taken) and weight 1, and the key is not read.
+    """Draws a batch by the buffer's strategy.
 
     Args:
       state: the buffer.
       key: typed PRNG key; it is consumed.
       clock: int32 scalar.
       beta: float32 scalar >= 0.
-      alpha: float32 scalar >= 0.
-      tau: float32 scalar > 0.
+      alpha: float32 scalar >= 0 to use in place of the buffer's own, None for that.
+      tau: float32 scalar > 0, likewise.
       batch_size: B, rows to draw.
-      strategy: one of `STRATEGIES`.
-      weight_normaliser: how weights are scaled, see `importance_weights`.
+      rules: the buffer's options.
 
     Returns:
       The sample.
     """
-    if strategy == "newest":
-        return _take_newest(state, clock, batch_size)
-    log_masses, largest = _log_masses(state, alpha, tau, strategy)
-    levels = block_sums(jnp.exp(log_masses - largest))
-    index = draw_stratified(key, levels, batch_size)
-
-    log_scale = largest + _log_total(levels)
-    valid = jnp.full((batch_size,), state.size > 0)
-    # Recomputed for the rows drawn, which is less work than to keep all C of them.
-    drawn = _log_masses_at(state, index, alpha, tau, strategy)
-    log_probabilities = jnp.where(valid, drawn - log_scale, 0.0)
-    smallest = jnp.min(jnp.where(jnp.isfinite(log_masses), log_masses, jnp.inf))
+    if rules.strategy in ("newest", "oldest"):
+        return _take_in_order(state, clock, batch_size, rules=rules)
+    if rules.strategy == "prioritized_without_replacement":
+        alpha = jnp.float32(rules.alpha) if alpha is None else alpha
+        tau = jnp.float32(rules.tau) if tau is None else tau
+        return _draw_once_each(state, key, clock, beta, alpha, tau, batch_size, rules=rules)
+    alpha, tau, forest = forest_of(state, alpha, tau, rules=rules)
+    draws = batch_size // rules.group_size
+    strata = jnp.arange(draws, dtype=jnp.int32)
+    leaf = draw_leaves(forest, strata, jnp.full_like(strata, draws), bits_for_draws(key, draws))
+    masses = leaf_log_masses(state, leaf, forest.newest, alpha, tau, rules=rules)
+    valid = jnp.full((draws,), forest.log_mass > -jnp.inf)
+    log_probabilities = jnp.where(valid, masses - forest.log_mass, 0.0)
+    least = jnp.float32(0.0)
+    if rules.weight_normaliser == "buffer_max":
+        least = least_log_mass(state, forest.newest, alpha, tau, rules=rules) - forest.log_mass
     weights = importance_weights(
         log_probabilities,
         valid,
-        state.size,
+        leaves_stored(state, rules=rules),
         beta,
-        normaliser=weight_normaliser,
-        least_log_probability=jnp.where(state.size > 0, smallest - log_scale, 0.0),
+        normaliser=rules.weight_normaliser,
+        least_log_probability=least,
     )
-    return _gather(state, clock, index, valid, jnp.exp(log_probabilities), weights)
+    return collect(state, clock, leaf, valid, jnp.exp(log_probabilities), weights, rules=rules)
 
 
-def _log_masses(
-    state: ReplayState, alpha: jax.Array, tau: jax.Array, strategy: str
-) -> tuple[jax.Array, jax.Array]:
-    """Computes the logarithm of every slot's mass, `[C]`, and the largest one, 0 for no rows."""
-    log_masses = _log_masses_at(state, slice(None), alpha, tau, strategy)
-    return log_masses, jnp.where(state.size > 0, jnp.max(log_masses), 0.0)
+def forest_of(
+    state: ReplayState, alpha: jax.Array | None, tau: jax.Array | None, *, rules: Rules
+) -> tuple[jax.Array, jax.Array, Forest]:
+    """Makes a state ready to draw from, with its stored sums or, for another alpha or tau, new.
+
+    Args:
+      state: the buffer.
+      alpha: float32 scalar, None for the buffer's own; strategy `uniform` takes 0 for it.
+      tau: float32 scalar, likewise.
+      rules: the buffer's options.
+
+    Returns:
+      The alpha and the tau that hold, and the sums.
+    """
+    assert state.tree is not None
+    own_alpha, own_tau = jnp.float32(rules.tree_alpha), jnp.float32(rules.tree_tau)
+    if (alpha is None and tau is None) or rules.strategy == "uniform":
+        rate = jnp.float32(rules.tree_alpha / rules.tree_tau)
+        return own_alpha, own_tau, plant(state.tree, rules.leaves, rate)
+    alpha, tau = own_alpha if alpha is None else alpha, own_tau if tau is None else tau
+    log_mass, births = leaf_values(*by_leaf(state, rules), alpha, tau, rules=rules)
+    tree = build_tree(log_mass, births, alpha / tau, alpha=rules.alpha, tau=rules.tau)
+    return alpha, tau, plant(tree, rules.leaves, alpha / tau)
 
 
-def _log_masses_at(
-    state: ReplayState, rows: jax.Array | slice, alpha: jax.Array, tau: jax.Array, strategy: str
+def leaf_log_masses(
+    state: ReplayState,
+    leaf: jax.Array | slice,
+    newest: jax.Array,
+    alpha: jax.Array,
+    tau: jax.Array,
+    *,
+    rules: Rules,
 ) -> jax.Array:
-    last = (state.cursor - 1) % state.log_base.shape[0]
-    return log_priorities(
-        state.log_base[rows],
-        state.birth[rows],
-        state.birth[last],
-        jnp.zeros_like(alpha) if strategy == "uniform" else alpha,
-        tau,
-    )
+    """Computes the logarithms of the masses of leaves, as they are at a birth.
+
+    Args:
+      state: the buffer.
+      leaf: `[B]` int32 leaves, or a slice of them.
+      newest: int32 scalar, the birth.
+      alpha: float32 scalar >= 0.
+      tau: float32 scalar > 0.
+      rules: the buffer's options.
+
+    Returns:
+      `[B]` float32, -inf for nothing stored.
+    """
+    log_base, births = by_leaf(state, rules)
+    masses, born = leaf_values(log_base[leaf], births[leaf], alpha, tau, rules=rules)
+    # The exponent is in the mass already, so only the age is left to weigh.
+    return log_priorities(masses, born, newest, 1.0, tau / alpha)
 
 
-def _log_total(levels: list[jax.Array]) -> jax.Array:
-    """Takes the logarithm of the total mass, at least the 1 of the largest row, or 0."""
-    return jnp.log(jnp.maximum(jnp.sum(levels[0]), 1.0))
+def least_log_mass(
+    state: ReplayState, newest: jax.Array, alpha: jax.Array, tau: jax.Array, *, rules: Rules
+) -> jax.Array:
+    """Finds the logarithm of the smallest mass of all leaves, as it is at a birth.
+
+    Args:
+      state: the buffer.
+      newest: int32 scalar, the birth.
+      alpha: float32 scalar >= 0.
+      tau: float32 scalar > 0.
+      rules: the buffer's options.
+
+    Returns:
+      float32 scalar; infinite for nothing stored.
+    """
+    masses = leaf_log_masses(state, slice(None), newest, alpha, tau, rules=rules)
+    return jnp.min(jnp.where(masses > -jnp.inf, masses, jnp.inf))
 
 
-def _take_newest(state: ReplayState, clock: jax.Array, batch_size: int) -> Sample:
-    capacity = state.log_base.shape[0]
-    place = jnp.arange(batch_size, dtype=jnp.int32)
-    valid = place < state.size
-    index = jnp.where(valid, (state.cursor - 1 - place) % capacity, 0)
-    taken = jnp.minimum(state.size, batch_size)
-    chance = 1.0 / jnp.maximum(taken, 1).astype(jnp.float32)
-    return _gather(
-        state, clock, index, valid, jnp.full((batch_size,), chance), valid.astype(jnp.float32)
-    )
+def leaves_stored(state: ReplayState, *, rules: Rules) -> jax.Array:
+    """Counts what can be drawn: rows, or complete groups; int32 scalar."""
+    if state.groups is None:
+        return state.size
+    return complete_groups(state.groups, rules.group_size)
 
 
-def _gather(
+def collect(
     state: ReplayState,
     clock: jax.Array,
-    index: jax.Array,
+    leaf: jax.Array,
     valid: jax.Array,
     probabilities: jax.Array,
     weights: jax.Array,
+    *,
+    rules: Rules,
 ) -> Sample:
-    generation = jnp.where(valid, state.generation[index], -1)
+    """Reads the rows of the leaves drawn, all members of each.
+
+    Args:
+      state: the buffer.
+      clock: int32 scalar.
+      leaf: `[G]` int32.
+      valid: `[G]` bool, false where nothing was drawn.
+      probabilities: `[G]` float32.
+      weights: `[G]` float32.
+      rules: the buffer's options.
+
+    Returns:
+      The sample, of G times g rows.
+    """
+    size = rules.group_size
+    if size > 1:
+        members = jnp.arange(size, dtype=jnp.int32)
+        leaf = (leaf[:, None] * size + members[None, :]).reshape(-1)
+        valid, probabilities, weights = (
+            jnp.repeat(each, size) for each in (valid, probabilities, weights)
+        )
+    generation = state.generation.at[leaf].get(mode="promise_in_bounds")
+    births = state.birth.at[leaf].get(mode="promise_in_bounds")
     return Sample(
-        data=jax.tree.map(lambda leaf: leaf[index], state.data),
-        handles=Handles(index=index, generation=generation),
+        data=read_rows(state, leaf),
+        handles=Handles(index=leaf, generation=jnp.where(valid, generation, -1)),
         probabilities=jnp.where(valid, probabilities, 0.0),
         weights=weights,
-        ages=jnp.where(valid, clock - state.birth[index], 0),
+        ages=jnp.where(valid, clock - births, 0),
         ess=effective_sample_size(weights),
     )
+
+
+def _log_masses(state: ReplayState, alpha: jax.Array, tau: jax.Array, *, rules: Rules) -> jax.Array:
+    newest = state.birth[(state.cursor - 1) % rules.capacity]
+    if rules.strategy == "uniform":
+        alpha, tau = jnp.zeros_like(alpha), jnp.full_like(tau, jnp.inf)
+    return leaf_log_masses(state, slice(None), newest, alpha, tau, rules=rules)
+
+
+def _draw_once_each(
+    state: ReplayState,
+    key: jax.Array,
+    clock: jax.Array,
+    beta: jax.Array,
+    alpha: jax.Array,
+    tau: jax.Array,
+    batch_size: int,
+    *,
+    rules: Rules,
+) -> Sample:
+    log_masses = _log_masses(state, alpha, tau, rules=rules)
+    index, valid, log_time = draw_once_each(key, log_masses, batch_size)
+    log_chances = log_inclusion(jnp.where(valid, log_masses[index], 0.0), log_time)
+    # A chance of being in the batch stands where B times P does in a draw with replacement.
+    log_size = jnp.log(jnp.maximum(jnp.minimum(state.size, batch_size), 1).astype(jnp.float32))
+    least = jnp.float32(0.0)
+    if rules.weight_normaliser == "buffer_max":
+        lightest = jnp.min(jnp.where(log_masses > -jnp.inf, log_masses, jnp.inf))
+        least = log_inclusion(jnp.where(state.size > 0, lightest, 0.0), log_time) - log_size
+    weights = importance_weights(
+        jnp.where(valid, log_chances - log_size, 0.0),
+        valid,
+        state.size,
+        beta,
+        normaliser=rules.weight_normaliser,
+        least_log_probability=least,
+    )
+    return collect(state, clock, index, valid, jnp.exp(log_chances), weights, rules=rules)
+
+
+def _take_in_order(
+    state: ReplayState, clock: jax.Array, batch_size: int, *, rules: Rules
+) -> Sample:
+    place = jnp.arange(batch_size, dtype=jnp.int32)
+    valid = place < state.size
+    if rules.eviction == "oldest":
+        first = -1 - place if rules.strategy == "newest" else place - state.size
+        index = (state.cursor + first) % rules.capacity
+    else:
+        # Rows lie anywhere. The newest has order 0, counted so that it may wrap.
+        order = (state.next_generation - 1 - state.generation) & _GENERATION_BITS
+        order = -order if rules.strategy == "newest" else order
+        order = jnp.where(state.generation >= 0, order, jnp.iinfo(jnp.int32).min)
+        index = jax.lax.top_k(order, batch_size)[1].astype(jnp.int32)
+    taken = jnp.maximum(jnp.minimum(state.size, batch_size), 1).astype(jnp.float32)
+    share = jnp.where(valid, 1.0 / taken, 0.0)
+    return collect(state, clock, index, valid, share, valid.astype(jnp.float32), rules=rules)

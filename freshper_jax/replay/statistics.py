@@ -17,7 +17,7 @@ def summarise(
       state: the buffer.
       clock: int32 scalar.
       tau: float32 scalar > 0; infinity when rows do not age.
-      log_probabilities: `[C]` float32, log P_i, -inf where no row is stored.
+      log_probabilities: `[N]` float32, log P of the rows (or groups), -inf for none.
 
     Returns:
       The statistics; all zero for an empty buffer.
@@ -30,10 +30,12 @@ def summarise(
     age_quantiles = youngest_first[quarters]
     falling_ages = youngest_first[jnp.maximum(state.size - 1, 0) - quarters]
     freshness_quantiles = jnp.exp(-(falling_ages.astype(jnp.float32) / tau))
+    draws = jnp.sort(jnp.where(filled, state.draws, jnp.iinfo(jnp.int32).max))
 
     probabilities = jnp.exp(log_probabilities)
     surprise = jnp.where(probabilities > 0, -log_probabilities, 0.0)
     some = state.size > 0
+    some_drawable = jnp.any(probabilities > 0)
     return ReplayStats(
         size=state.size,
         evicted=state.evicted,
@@ -42,11 +44,14 @@ def summarise(
         never_drawn_share=_share(jnp.sum(filled & (state.draws == 0), dtype=jnp.int32), state.size),
         evicted_undrawn_share=_share(state.evicted_undrawn, state.evicted),
         mean_draws=_share(jnp.sum(jnp.where(filled, state.draws, 0)), state.size),
+        draw_quantiles=jnp.where(some, draws[quarters], 0),
         age_quantiles=jnp.where(some, age_quantiles, 0),
         freshness_quantiles=jnp.where(some, freshness_quantiles, 0.0),
         priority_entropy=jnp.sum(probabilities * surprise),
         priority_ess=jnp.where(
-            some, 1.0 / jnp.where(some, jnp.sum(jnp.square(probabilities)), 1.0), 0.0
+            some_drawable,
+            1.0 / jnp.where(some_drawable, jnp.sum(jnp.square(probabilities)), 1.0),
+            0.0,
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Dense row storage: checks of what comes in, and where in the ring it goes."""
+"""What changes a buffer: rows come in, make room, get new priorities, are counted as drawn."""
 
 import dataclasses
 from typing import Any
@@ -8,15 +8,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from freshper_jax.replay.priority import log_of_base
+from freshper_jax.replay import packed
+from freshper_jax.replay.draw import FAN_OUT
+from freshper_jax.replay.groups import empty_groups, place_members
+from freshper_jax.replay.priority import group_values, leaf_values, log_of_base, log_priorities
+from freshper_jax.replay.rules import Rules
+from freshper_jax.replay.tree import PriorityTree, build_tree, refresh_tree
 from freshper_jax.replay.types import Handles, ReplayState
 
 __all__ = [
+    "by_leaf",
     "check_batch",
     "count_draws",
     "init_state",
     "insert_rows",
     "live_handles",
+    "read_rows",
+    "retune_tree",
     "state_nbytes",
     "update_rows",
 ]
@@ -24,41 +32,40 @@ __all__ = [
 _GENERATION_BITS = 0x7FFFFFFF
 
 
-def init_state(capacity: int, example: chex.ArrayTree) -> ReplayState:
+def init_state(example: chex.ArrayTree, *, rules: Rules) -> ReplayState:
     """Makes an empty state for rows shaped as the example.
 
     Args:
-      capacity: C, rows to hold.
       example: one row, a pytree of arrays or `jax.ShapeDtypeStruct`s without a leading axis;
         only shapes and dtypes are read.
+      rules: the buffer's options.
 
     Raises:
-      ValueError: the example has no array in it.
+      ValueError: the example has no array in it, or its ragged leaves do not go together.
     """
     if not jax.tree.leaves(example):
         raise ValueError("example must hold at least one array, it is an empty pytree")
+    capacity = rules.capacity
 
     def rows_like(leaf: Any) -> jax.Array:
         shape, dtype = _shape_and_dtype(leaf)
         return jax.lax.full((capacity, *shape), 0, dtype)
 
-    def count() -> jax.Array:
-        return jnp.zeros((), jnp.int32)
-
-    return ReplayState(
-        data=jax.tree.map(rows_like, example),
+    if rules.token_capacity is None:
+        data: Any = jax.tree.map(rows_like, example)
+    else:
+        data = packed.init_packed(capacity, rules.token_capacity, example, rules.ragged)
+    state = ReplayState(
+        data=data,
         log_base=jnp.full((capacity,), -jnp.inf, jnp.float32),
         birth=jnp.zeros((capacity,), jnp.int32),
         generation=jnp.full((capacity,), -1, jnp.int32),
         draws=jnp.zeros((capacity,), jnp.int32),
-        cursor=count(),
-        size=count(),
-        next_generation=count(),
-        evicted=count(),
-        evicted_undrawn=count(),
-        stale_updates=count(),
-        replaced=count(),
+        tree=None,
+        groups=empty_groups(rules.leaves) if rules.group_size > 1 else None,
+        counts=jnp.zeros((7,), jnp.int32),
     )
+    return retune_tree(state, rules=rules)
 
 
 def state_nbytes(state: chex.ArrayTree) -> int:
@@ -73,23 +80,49 @@ def state_nbytes(state: chex.ArrayTree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
 
-def check_batch(state: ReplayState, batch: chex.ArrayTree, base_priority: jax.Array) -> None:
+def check_batch(
+    state: ReplayState,
+    batch: chex.ArrayTree,
+    base_priority: jax.Array,
+    lengths: jax.Array | None,
+    groups: jax.Array | None,
+    *,
+    rules: Rules,
+) -> None:
     """Checks that a batch has the stored structure, shapes, dtypes, and one leading axis.
 
     Raises:
       ValueError: it has not; the message names the leaf, what it is, and what was expected.
+        Or `lengths` or `groups` are missing, or not wanted.
     """
+    if np.ndim(base_priority) != 1 or np.shape(base_priority)[0] < 1:
+        raise ValueError(
+            f"base_priority must have shape [B] with B >= 1, got {np.shape(base_priority)}"
+        )
+    rows = np.shape(base_priority)[0]
+    wanted = {
+        "lengths": (lengths, rules.storage == "packed", "storage 'packed'"),
+        "groups": (groups, rules.strategy == "groups", "strategy 'groups'"),
+    }
+    for name, (value, needed, what) in wanted.items():
+        if needed == (value is None):
+            raise ValueError(f"{name} is an argument for {what}, and needed there, got {value!r}")
+        if value is None:
+            continue
+        shape, dtype = _shape_and_dtype(value)
+        if shape != (rows,) or not jnp.issubdtype(dtype, jnp.integer):
+            raise ValueError(
+                f"{name} must be an integer a row, shape ({rows},), got {dtype} {shape}"
+            )
+    if lengths is not None:
+        packed.check_batch(state.data, batch, lengths)
+        return
     named = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(batch)]
     expected_names = [
         jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(state.data)
     ]
     if named != expected_names:
         raise ValueError(f"batch has the leaves {named}, the example has {expected_names}")
-    if np.ndim(base_priority) != 1 or np.shape(base_priority)[0] < 1:
-        raise ValueError(
-            f"base_priority must have shape [B] with B >= 1, got {np.shape(base_priority)}"
-        )
-    rows = np.shape(base_priority)[0]
     leaves, stored = jax.tree.leaves(batch), jax.tree.leaves(state.data)
     for name, leaf, row in zip(named, leaves, stored, strict=True):
         expected = ((rows, *row.shape[1:]), row.dtype)
@@ -106,62 +139,82 @@ def insert_rows(
     batch: chex.ArrayTree,
     base_priority: jax.Array,
     clock: jax.Array,
+    lengths: jax.Array | None,
+    groups: jax.Array | None,
     *,
-    insertion: str,
-    fallback: float,
-    checked: bool,
+    rules: Rules,
 ) -> tuple[ReplayState, Handles]:
-    """Adds rows as if one at a time, each over the oldest one once the buffer is full.
+    """Adds rows as if one at a time, over others once there is no room.
 
-    Of a batch larger than the capacity only the last C rows are written; the handles of the
-    others are stale at once, and they count as evicted.
+    Of a batch larger than the capacity only the last rows stay; the handles of the others are
+    stale at once, and they count as evicted.
 
     Args:
       state: the buffer.
       batch: rows, a pytree with a leading axis B.
       base_priority: `[B]` float.
       clock: int32 scalar, the birth of the rows.
-      insertion: `base` to enter at their own base priority, `max` to enter at the largest one
-        stored (in an empty buffer: of the batch).
-      fallback: stands in for bad base priorities.
-      checked: whether those are errors under `checkify.checkify`.
+      lengths: `[B]` int32 tokens of each row, for packed storage.
+      groups: `[B]` int32 group of each row, for strategy `groups`.
+      rules: the buffer's options.
 
     Returns:
       The new state and the handles of the B rows.
     """
-    capacity = state.log_base.shape[0]
-    rows = base_priority.shape[0]
-    kept = min(rows, capacity)
-    order = jnp.arange(rows, dtype=jnp.int32)
-    handles = Handles(
-        index=(state.cursor + order % capacity) % capacity,
-        generation=(state.next_generation + order) & _GENERATION_BITS,
-    )
-    log_base, bad = log_of_base(base_priority, fallback, checked=checked)
-    if insertion == "max":
+    capacity, rows = rules.capacity, base_priority.shape[0]
+    log_base, bad = log_of_base(base_priority, rules.fallback_priority, checked=rules.checked)
+    if rules.insertion == "max":
         stored = jnp.max(state.log_base)
         log_base = jnp.full_like(log_base, jnp.where(state.size > 0, stored, jnp.max(log_base)))
+    order = jnp.arange(rows, dtype=jnp.int32)
+    generation = (state.next_generation + order) & _GENERATION_BITS
+    room = _room(state, min(rows, rules.leaves), rules=rules)
 
-    slots = handles.index[-kept:]
-    passed_through = rows - kept
-    overwritten = state.size + jnp.arange(kept, dtype=jnp.int32) >= capacity
-    old_draws = state.draws[slots]
-    # Zero, but made from what was read: so the write waits for the read, and XLA, which could
-    # otherwise run them in any order, makes no copy of the leaf.
+    if groups is not None:
+        assert state.groups is not None
+        slots, index, stays, taken = place_members(
+            state.groups, groups.astype(jnp.int32), room, rules.group_size
+        )
+        state = _evict(state, jnp.repeat(taken, rules.group_size))
+        state = dataclasses.replace(state, groups=slots)
+        kept = rows
+        target = jnp.where(stays, index, capacity)
+    else:
+        kept = min(rows, capacity)
+        index = room[order % kept]
+        target = index[-kept:]
+
+    inside = jnp.minimum(target, capacity - 1)
+    old_generation, old_draws = state.generation[inside], state.draws[inside]
+    overwritten = (target < capacity) & (old_generation >= 0)
+    # Zeros, but made from what was read: so the writes wait for the reads, and XLA, which could
+    # otherwise run them in any order, makes no copy of the leaves.
     no_draws = jnp.minimum(old_draws, 0)
+    generation = generation.at[-kept:].add(jnp.minimum(old_generation, -1) + 1)
+    passed_through = jnp.int32(rows - kept) + jnp.sum(target == capacity, dtype=jnp.int32)
 
     def write(leaf: jax.Array, values: jax.Array) -> jax.Array:
-        return leaf.at[slots].set(values, unique_indices=True, mode="promise_in_bounds")
+        if groups is None:
+            return leaf.at[target].set(values, unique_indices=True, mode="promise_in_bounds")
+        return leaf.at[target].set(values, mode="drop")
 
-    new_state = dataclasses.replace(
+    last = jax.tree.map(lambda values: values[-kept:], batch)
+    if lengths is not None:
+        data, intact = packed.write_rows(
+            state.data, target, last, lengths[-kept:].astype(jnp.int32)
+        )
+    else:
+        data, intact = jax.tree.map(write, state.data, last), None
+    state = dataclasses.replace(
         state,
-        data=jax.tree.map(lambda leaf, values: write(leaf, values[-kept:]), state.data, batch),
+        data=data,
         log_base=write(state.log_base, log_base[-kept:]),
         birth=write(state.birth, jnp.full((kept,), clock)),
-        generation=write(state.generation, handles.generation[-kept:]),
+        generation=write(state.generation, generation[-kept:]),
         draws=write(state.draws, no_draws),
-        cursor=(state.cursor + rows % capacity) % capacity,
-        size=jnp.minimum(state.size + kept, capacity),
+    ).counted(
+        cursor=(index[-1] + 1) % capacity,
+        size=state.size + kept - jnp.sum(overwritten | (target == capacity), dtype=jnp.int32),
         next_generation=(state.next_generation + rows) & _GENERATION_BITS,
         evicted=state.evicted + jnp.sum(overwritten, dtype=jnp.int32) + passed_through,
         evicted_undrawn=state.evicted_undrawn
@@ -169,7 +222,33 @@ def insert_rows(
         + passed_through,
         replaced=state.replaced + jnp.sum(bad, dtype=jnp.int32),
     )
-    return new_state, handles
+    if intact is not None:
+        state = _evict(state, ~intact)
+    if intact is not None or groups is not None:
+        state = retune_tree(state, rules=rules)
+    else:
+        if rules.eviction == "oldest":
+            # A run of slots, perhaps over the end: one slot of each node is enough.
+            ends = jnp.array([0, capacity - 1], jnp.int32)
+            target = jnp.concatenate([target[::FAN_OUT], target[-1:], ends])
+        tree = _refreshed(state, target, births_changed=True, rules=rules)
+        state = dataclasses.replace(state, tree=tree)
+    return state, Handles(index=index, generation=generation)
+
+
+def read_rows(state: ReplayState, index: jax.Array) -> chex.ArrayTree:
+    """Reads rows.
+
+    Args:
+      state: the buffer.
+      index: `[B]` int32 slots, in range.
+
+    Returns:
+      The rows, a pytree with a leading axis B.
+    """
+    if isinstance(state.data, packed.PackedRows):
+        return packed.read_rows(state.data, index)
+    return jax.tree.map(lambda leaf: leaf.at[index].get(mode="promise_in_bounds"), state.data)
 
 
 def live_handles(state: ReplayState, handles: Handles) -> jax.Array:
@@ -194,8 +273,7 @@ def update_rows(
     base_priority: jax.Array,
     clock: jax.Array | None,
     *,
-    fallback: float,
-    checked: bool,
+    rules: Rules,
 ) -> ReplayState:
     """Writes new base priorities as if one at a time, dropping handles that are not live.
 
@@ -204,31 +282,41 @@ def update_rows(
       handles: `[B]` rows to change; of duplicates the last one wins.
       base_priority: `[B]` float.
       clock: int32 scalar that becomes the birth of the rows; None leaves their birth alone.
-      fallback: stands in for bad base priorities.
-      checked: whether those are errors under `checkify.checkify`.
+      rules: the buffer's options.
 
     Returns:
       The new state.
     """
+    capacity = rules.capacity
     live = live_handles(state, handles)
-    log_base, bad = log_of_base(base_priority, fallback, checked=checked)
-    capacity = state.log_base.shape[0]
-    # Scatter order is undefined, so earlier duplicates go out of bounds like dead handles.
+    log_base, bad = log_of_base(base_priority, rules.fallback_priority, checked=rules.checked)
+    # Which of several updates a scatter keeps is undefined. So each puts its place, marked by
+    # its sign, where the generation is: the least one stays, which is the last in the batch,
+    # and the generation goes back.
     index = jnp.where(live, handles.index, capacity)
-    order = jnp.argsort(index, stable=True)
-    in_order = index[order]
-    last_of_run = jnp.concatenate([in_order[1:] != in_order[:-1], jnp.ones((1,), bool)])
-    target = jnp.where(last_of_run, in_order, capacity)
+    mark = -2 - jnp.arange(index.shape[0], dtype=jnp.int32)
+    marked = state.generation.at[index].min(mark, mode="drop")
+    found = marked[jnp.minimum(index, capacity - 1)]
+    last = found == mark
+    # Marks are below 0, so nothing is added; but the write waits for the read, without a copy.
+    given_back = handles.generation + jnp.maximum(found, 0)
+    generation = marked.at[index].set(given_back, mode="drop")
+
+    target = jnp.where(last, index, capacity)
     birth = state.birth
     if clock is not None:
         birth = birth.at[target].set(jnp.full_like(target, clock), mode="drop")
-    return dataclasses.replace(
+    state = dataclasses.replace(
         state,
-        log_base=state.log_base.at[target].set(log_base[order], mode="drop"),
+        log_base=state.log_base.at[target].set(log_base, mode="drop"),
         birth=birth,
+        generation=generation,
+    ).counted(
         stale_updates=state.stale_updates + jnp.sum(~live, dtype=jnp.int32),
         replaced=state.replaced + jnp.sum(bad & live, dtype=jnp.int32),
     )
+    tree = _refreshed(state, index, births_changed=clock is not None, rules=rules)
+    return dataclasses.replace(state, tree=tree)
 
 
 def count_draws(state: ReplayState, handles: Handles) -> ReplayState:
@@ -244,6 +332,96 @@ def count_draws(state: ReplayState, handles: Handles) -> ReplayState:
     capacity = state.log_base.shape[0]
     target = jnp.where(live_handles(state, handles), handles.index, capacity)
     return dataclasses.replace(state, draws=state.draws.at[target].add(1, mode="drop"))
+
+
+def retune_tree(state: ReplayState, *, rules: Rules) -> ReplayState:
+    """Makes the sums of a state anew, for the alpha and tau of a buffer.
+
+    Args:
+      state: the buffer.
+      rules: the buffer's options.
+
+    Returns:
+      The state.
+    """
+    alpha, tau = rules.tree_alpha, rules.tree_tau
+    if not rules.keeps_tree:
+        return dataclasses.replace(state, tree=None)
+    log_mass, births = leaf_values(*by_leaf(state, rules), alpha, tau, rules=rules)
+    tree = build_tree(log_mass, births, jnp.float32(alpha / tau), alpha=alpha, tau=tau)
+    return dataclasses.replace(state, tree=tree)
+
+
+def by_leaf(state: ReplayState, rules: Rules) -> tuple[jax.Array, jax.Array]:
+    """Shapes log bases and births as what is drawn: `[N]` rows, or `[N, g]` groups."""
+    if rules.group_size == 1:
+        return state.log_base, state.birth
+    shape = (rules.leaves, rules.group_size)
+    return state.log_base.reshape(shape), state.birth.reshape(shape)
+
+
+def _refreshed(
+    state: ReplayState, slots: jax.Array, *, births_changed: bool, rules: Rules
+) -> PriorityTree | None:
+    """Sums anew what lies above some slots; those out of range cost a little, for nothing."""
+    if state.tree is None:
+        return None
+    alpha, tau = rules.tree_alpha, rules.tree_tau
+    log_base, births = by_leaf(state, rules)
+
+    def leaves_at(index: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return leaf_values(
+            log_base.at[index].get(mode="promise_in_bounds"),
+            births.at[index].get(mode="promise_in_bounds"),
+            alpha,
+            tau,
+            rules=rules,
+        )
+
+    return refresh_tree(
+        state.tree,
+        leaves_at,
+        rules.leaves,
+        jnp.minimum(slots, rules.capacity - 1) // rules.group_size,
+        jnp.float32(alpha / tau),
+        births_changed=births_changed,
+    )
+
+
+def _room(state: ReplayState, count: int, *, rules: Rules) -> jax.Array:
+    """Lists `[count]` leaves that new rows or groups take: free ones, then those that must go."""
+    if rules.eviction == "lowest_priority":
+        log_base, births = by_leaf(state, rules)
+        newest = state.birth[(state.cursor - 1) % rules.capacity]
+        if rules.group_size == 1:
+            value = log_priorities(log_base, births, newest, 1.0, rules.tau)
+        else:
+            mass, born, _ = group_values(log_base, births, rules.tau, rules=rules)
+            value = log_priorities(mass, born, newest, 1.0, rules.tau)
+        return jax.lax.top_k(-value, count)[1].astype(jnp.int32)
+    if rules.group_size == 1:
+        start = state.cursor
+    else:
+        assert state.groups is not None
+        start = state.groups.cursor
+    return (start + jnp.arange(count, dtype=jnp.int32)) % rules.leaves
+
+
+def _evict(state: ReplayState, gone: jax.Array) -> ReplayState:
+    """Forgets the rows of some slots, `[C]` bool; slots without a row may be among them."""
+    gone = gone & (state.generation >= 0)
+    count = jnp.sum(gone, dtype=jnp.int32)
+    undrawn = jnp.sum(gone & (state.draws == 0), dtype=jnp.int32)
+    return dataclasses.replace(
+        state,
+        log_base=jnp.where(gone, -jnp.inf, state.log_base),
+        generation=jnp.where(gone, -1, state.generation),
+        draws=jnp.where(gone, 0, state.draws),
+    ).counted(
+        size=state.size - count,
+        evicted=state.evicted + count,
+        evicted_undrawn=state.evicted_undrawn + undrawn,
+    )
 
 
 def _shape_and_dtype(leaf: Any) -> tuple[tuple[int, ...], Any]:

@@ -4,8 +4,11 @@ import dataclasses
 
 import chex
 import jax
+import jax.numpy as jnp
 
-__all__ = ["Handles", "ReplayState", "ReplayStats", "Sample"]
+from freshper_jax.replay.tree import PriorityTree
+
+__all__ = ["GroupSlots", "Handles", "ReplayState", "ReplayStats", "Sample"]
 
 
 @jax.tree_util.register_dataclass
@@ -25,23 +28,49 @@ class Handles:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class GroupSlots:
+    """Which group each run of g slots holds; G = C / g.
+
+    | field  | shape   | meaning                                              |
+    |--------|---------|------------------------------------------------------|
+    | ids    | G int32 | the caller's name of the group                       |
+    | filled | G int32 | members that have arrived, at most g                 |
+    | number | G int32 | number of the group in order of opening, -1 for none |
+    | opened | int32   | groups opened so far, modulo 2^31                    |
+    | cursor | int32   | the run after the one last opened                    |
+    """
+
+    ids: jax.Array
+    filled: jax.Array
+    number: jax.Array
+    opened: jax.Array
+    cursor: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class ReplayState:
-    """Everything a buffer holds; nothing in it depends on alpha, beta, tau or the clock.
+    """Everything a buffer holds; nothing in it depends on the clock or on beta.
+
+    Only `tree` depends on alpha and tau, and is labelled with them.
 
     | field           | shape      | meaning                                                  |
     |-----------------|------------|----------------------------------------------------------|
-    | data            | C, ...     | the stored rows, a pytree                                |
+    | data            | C, ...     | the stored rows, a pytree; or `PackedRows`               |
     | log_base        | C float32  | natural logarithm of the base priority, -inf when empty  |
     | birth           | C int32    | the clock when the row was added                         |
     | generation      | C int32    | number of the row in order of insertion, -1 when empty   |
     | draws           | C int32    | how often the row was marked as drawn                    |
-    | cursor          | int32      | the slot that the next row takes                         |
-    | size            | int32      | rows stored                                              |
-    | next_generation | int32      | insertions so far, modulo 2^31                           |
-    | evicted         | int32      | rows overwritten so far                                  |
-    | evicted_undrawn | int32      | those of them that were never drawn                      |
-    | stale_updates   | int32      | updates dropped: the row was gone or never existed       |
-    | replaced        | int32      | base priorities that were NaN, infinite or negative      |
+    | tree            |            | sums of priorities, None where no draw descends them     |
+    | groups          |            | what group is where, None but for `groups`               |
+    | counts          | 7 int32    | in this order, each also an attribute:                   |
+    | cursor          |            | the slot after the one last written                      |
+    | size            |            | rows stored                                              |
+    | next_generation |            | insertions so far, modulo 2^31                           |
+    | evicted         |            | rows that had to make room so far                        |
+    | evicted_undrawn |            | those of them that were never drawn                      |
+    | stale_updates   |            | updates dropped: the row was gone or never existed       |
+    | replaced        |            | base priorities that were NaN, infinite or negative      |
     """
 
     data: chex.ArrayTree
@@ -49,13 +78,34 @@ class ReplayState:
     birth: jax.Array
     generation: jax.Array
     draws: jax.Array
-    cursor: jax.Array
-    size: jax.Array
-    next_generation: jax.Array
-    evicted: jax.Array
-    evicted_undrawn: jax.Array
-    stale_updates: jax.Array
-    replaced: jax.Array
+    tree: PriorityTree | None
+    groups: GroupSlots | None
+    counts: jax.Array
+
+    # One array, not seven: each array costs a call as much as the arithmetic on it.
+    cursor = property(lambda self: self.counts[..., 0])
+    size = property(lambda self: self.counts[..., 1])
+    next_generation = property(lambda self: self.counts[..., 2])
+    evicted = property(lambda self: self.counts[..., 3])
+    evicted_undrawn = property(lambda self: self.counts[..., 4])
+    stale_updates = property(lambda self: self.counts[..., 5])
+    replaced = property(lambda self: self.counts[..., 6])
+
+    def counted(self, **changes: jax.Array) -> "ReplayState":
+        """Returns the state with some counts, by their names, set to int32 scalars."""
+        names = (
+            "cursor",
+            "size",
+            "next_generation",
+            "evicted",
+            "evicted_undrawn",
+            "stale_updates",
+            "replaced",
+        )
+        values = [changes.pop(name, getattr(self, name)) for name in names]
+        if changes:
+            raise TypeError(f"no such counts: {', '.join(changes)}")
+        return dataclasses.replace(self, counts=jnp.stack(values))
 
 
 @jax.tree_util.register_dataclass
@@ -63,15 +113,16 @@ class ReplayState:
 class Sample:
     """A batch drawn from a buffer.
 
-    A place of the batch that no stored row could fill (an empty buffer, or `newest` asked for
-    more rows than there are) has generation -1, probability, weight and age 0, and data that
-    mean nothing.
+    A place of the batch that no stored row could fill (an empty buffer, or a strategy that
+    takes each row once asked for more rows than there are) has generation -1, probability,
+    weight and age 0, and data that mean nothing.
 
     | field         | shape     | meaning                                                      |
     |---------------|-----------|--------------------------------------------------------------|
     | data          | B, ...    | the rows                                                     |
     | handles       | B         | their names, for `update` and `mark_drawn`                   |
-    | probabilities | B float32 | P_i, the chance that one draw returns this row               |
+    | probabilities | B float32 | P_i, the chance that one draw returns this row (its group);  |
+    |               |           | without replacement: that the batch has it                   |
     | weights       | B float32 | (N P_i)^-beta over the normaliser                            |
     | ages          | B int32   | clock minus birth                                            |
     | ess           | float32   | effective sample size of the weights, in rows: between 0, B  |
@@ -96,16 +147,17 @@ class ReplayStats:
     | field                 | shape     | meaning                                              |
     |-----------------------|-----------|------------------------------------------------------|
     | size                  | int32     | rows stored                                          |
-    | evicted               | int32     | rows overwritten so far                              |
+    | evicted               | int32     | rows that had to make room so far                    |
     | stale_updates         | int32     | updates dropped so far                               |
     | replaced_priorities   | int32     | NaN, infinite or negative base priorities so far     |
     | never_drawn_share     | float32   | stored rows never drawn / stored rows                |
     | evicted_undrawn_share | float32   | rows evicted without ever being drawn / evicted rows |
     | mean_draws            | float32   | draws of a stored row, mean                          |
+    | draw_quantiles        | 5 int32   | of the draws of a stored row                         |
     | age_quantiles         | 5 int32   | of clock minus birth                                 |
     | freshness_quantiles   | 5 float32 | of exp(-age / tau)                                   |
-    | priority_entropy      | float32   | -sum P log P, in nats                                |
-    | priority_ess          | float32   | 1 / sum P^2, in rows                                 |
+    | priority_entropy      | float32   | -sum P log P, in nats, over rows (or groups)         |
+    | priority_ess          | float32   | 1 / sum P^2, in rows (or groups)                     |
     """
 
     size: jax.Array
@@ -115,6 +167,7 @@ class ReplayStats:
     never_drawn_share: jax.Array
     evicted_undrawn_share: jax.Array
     mean_draws: jax.Array
+    draw_quantiles: jax.Array
     age_quantiles: jax.Array
     freshness_quantiles: jax.Array
     priority_entropy: jax.Array

@@ -3,9 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-__all__ = ["WEIGHT_NORMALISERS", "effective_sample_size", "importance_weights"]
-
-WEIGHT_NORMALISERS = ("batch_max", "buffer_max", "mean", "none")
+__all__ = ["effective_sample_size", "importance_weights"]
 
 _LARGEST_LOG = 80.0  # exp of it is a float32, and so is exp of minus it
 
@@ -31,7 +29,7 @@ def importance_weights(
       valid: `[B]` bool, false where no row was drawn.
       rows: int32 scalar N, rows stored.
       beta: float32 scalar >= 0; 0 makes all weights one.
-      normaliser: one of `WEIGHT_NORMALISERS`.
+      normaliser: `batch_max`, `buffer_max`, `mean` or `none`.
       least_log_probability: float32 scalar, log of the smallest P_i of all stored rows; read
         by `buffer_max` only.
 

@@ -10,19 +10,33 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshper_jax.replay.draw import apportion, block_sums, draw_stratified
+from freshper_jax.replay.draw import UNITS, bits_for_draws, position, running_shares
+from freshper_jax.replay.tree import build_tree, draw_leaves, plant
+
+
+def forest_of(masses):
+    """Sums the masses as rows that were all born at once."""
+    rate = jnp.float32(0.0)
+    births = jnp.zeros(masses.shape, jnp.int32)
+    tree = build_tree(jnp.log(masses), births, rate, alpha=1.0, tau=np.inf)
+    return plant(tree, masses.shape[0], rate)
+
+
+def draw_stratified(key, forest, draws):
+    strata = jnp.arange(draws, dtype=jnp.int32)
+    return draw_leaves(forest, strata, jnp.full_like(strata, draws), bits_for_draws(key, draws))
 
 
 @functools.partial(jax.jit, static_argnums=2)
 def draw(key, masses, draws):
-    return draw_stratified(key, block_sums(masses), draws)
+    return draw_stratified(key, forest_of(masses), draws)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def draw_many(key, masses, batches, draws):
-    levels = block_sums(masses)
+    forest = forest_of(masses)
     keys = jax.random.split(key, batches)
-    return jax.vmap(lambda one: draw_stratified(one, levels, draws))(keys)
+    return jax.vmap(lambda one: draw_stratified(one, forest, draws))(keys)
 
 
 def heavy_tailed(rows):
@@ -144,15 +158,52 @@ def test_rows_below_the_step_of_a_float32_uniform_are_all_within_reach(get_key):
     assert len(np.unique(rare)) > 1.2 * within_quarter
 
 
-@pytest.mark.parametrize("masses", [MASSES["heavy"][:16], MASSES["few"], np.ones(16, np.float32)])
-@pytest.mark.parametrize("total", [(1 << 29) + 1, 1 << 30])
-def test_apportion_keeps_total_and_shares(masses, total):
-    units = np.asarray(apportion(jnp.asarray(masses)[None, :], jnp.array([total], jnp.int32)))[0]
-    assert units.sum(dtype=np.int64) == total
+@pytest.mark.parametrize(
+    "masses",
+    [
+        MASSES["heavy"][:16],
+        np.array([0, 3, 0, 1, 2] + [0] * 11, np.float32),
+        np.ones(16, np.float32),
+        np.full(16, 1e30, np.float32),
+        np.zeros(16, np.float32),
+    ],
+)
+def test_running_shares_keep_total_and_shares(masses):
+    ends = np.asarray(running_shares(jnp.asarray(masses)[None, :]))[0].astype(np.int64)
+    units = np.diff(ends, prepend=0)
     assert (units >= 0).all()
     np.testing.assert_array_equal(units[masses == 0], 0)
+    if not masses.any():
+        return
+    assert UNITS - 600 < ends[-1] <= UNITS
     shares = masses / masses.sum(dtype=np.float64)
-    np.testing.assert_allclose(units / total, shares, rtol=1e-6, atol=1 / total)
+    np.testing.assert_allclose(units / ends[-1], shares, rtol=1e-6, atol=1.1 / ends[-1])
+
+
+@settings(max_examples=200)
+@given(
+    span=st.one_of(st.integers(1, 50), st.integers(1, UNITS)),
+    total=st.one_of(st.integers(1, 50), st.integers(UNITS - 600, UNITS)),
+    part=st.floats(0, 1, exclude_max=True),
+    bits=st.integers(0, UNITS - 1),
+)
+def test_a_position_is_stretched_as_rational_numbers_are(span, total, part, bits):
+    offset = int(part * span)
+    one = functools.partial(jnp.array, dtype=jnp.int32)
+    place, unused = position(one([offset]), one([span]), one([total]), one([bits]))
+    exact = (offset + bits / UNITS) * total / span
+    assert 0 <= int(place[0]) < total
+    assert abs(int(place[0]) - exact) <= 4
+    assert 0 <= int(unused[0]) < UNITS
+
+
+def test_bits_left_over_are_as_random_as_new_ones(get_key):
+    # After a factor of 64 the rest of the word is 24 bits, each value of its top 8 as likely.
+    bits, _ = bits_for_draws(get_key(), 1 << 16)
+    ones = jnp.ones_like(bits)
+    _, unused = position(0 * ones, ones * (UNITS // 63), UNITS * ones, bits)
+    counts = np.bincount(np.asarray(unused) >> 22, minlength=256)
+    assert scipy.stats.chisquare(counts).pvalue > 1e-3
 
 
 def test_same_key_same_draw_other_key_other_draw(get_key):
@@ -160,13 +211,3 @@ def test_same_key_same_draw_other_key_other_draw(get_key):
     first = draw(one, MASSES["heavy"], 64)
     np.testing.assert_array_equal(first, draw(one, MASSES["heavy"], 64))
     assert (first != draw(other, MASSES["heavy"], 64)).any()
-
-
-@pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 255, 256, 257, 1000, 4096, 4097])
-def test_block_sums_hold_every_mass_once(rows):
-    masses = np.arange(1, rows + 1, dtype=np.float32)
-    levels = block_sums(jnp.asarray(masses))
-    np.testing.assert_array_equal(np.asarray(levels[-1]).ravel()[:rows], masses)
-    for level in levels:
-        assert float(level.sum()) == pytest.approx(masses.sum(dtype=np.float64), rel=1e-6)
-        assert level.shape[1] <= 16

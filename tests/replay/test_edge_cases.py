@@ -1,6 +1,5 @@
 """The corners where replay buffers of the field have failed, each with its right behaviour."""
 
-import dataclasses
 import functools
 import math
 
@@ -235,7 +234,7 @@ def test_of_duplicates_the_last_update_wins():
 def test_generations_that_wrap_stay_apart():
     buffer = make(3)
     state = buffer.init(jnp.zeros(()))
-    state = dataclasses.replace(state, next_generation=jnp.int32((1 << 31) - 2))
+    state = state.counted(next_generation=jnp.int32((1 << 31) - 2))
     state, old = buffer.add(state, np.zeros(3, np.float32), np.ones(3, np.float32), 0)
     np.testing.assert_array_equal(old.generation, [(1 << 31) - 2, (1 << 31) - 1, 0])
     state, new = buffer.add(state, np.zeros(1, np.float32), np.ones(1, np.float32), 0)

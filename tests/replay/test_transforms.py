@@ -131,14 +131,16 @@ def test_a_state_given_away_is_deleted(call):
         buffer.update(state, handles, priorities_of(1))
     else:
         buffer.mark_drawn(state, handles)
-    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
+    # The data do not change but by `add`, and so are not part of the other calls.
+    given = state if call == "add" else dataclasses.replace(state, data=None)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given))
     assert np.isfinite(sample_before.weights).all()
 
 
 @pytest.mark.parametrize("insertion", ["base", "max"])
-@pytest.mark.parametrize("rows", [16, 5000])
+@pytest.mark.parametrize("rows", [16, 70_000])
 def test_no_leaf_is_copied(insertion, rows):
-    buffer = replay.make_buffer(capacity=4096, insertion=insertion)
+    buffer = replay.make_buffer(capacity=1 << 16, insertion=insertion)
     state = buffer.init(EXAMPLE)
     nbytes = replay.state_nbytes(state)
     handles = replay.Handles(
@@ -153,9 +155,9 @@ def test_no_leaf_is_copied(insertion, rows):
         compiled = jax.jit(function, donate_argnums=0).lower(state, *arguments).compile()
         memory = compiled.memory_analysis()
         assert memory.alias_size_in_bytes == nbytes
-        # The smallest leaf with a row axis is one byte wide, so any copy is at least 16 KiB.
+        # The smallest leaf with a row axis is four bytes wide, so any copy is at least 256 KiB.
         if function is not buffer.add or rows == 16:
-            assert memory.temp_size_in_bytes < 16 * 1024
+            assert memory.temp_size_in_bytes < 64 * 1024
 
 
 def test_scalars_of_any_kind_share_one_program(caplog):
@@ -237,8 +239,9 @@ def test_rows_spread_over_a_mesh_equal_one_device():
     mesh = Mesh(np.array(jax.devices()), ("data",))
 
     def spread(leaf):
+        even = leaf.ndim and leaf.shape[0] % len(jax.devices()) == 0
         return jax.device_put(
-            leaf, NamedSharding(mesh, PartitionSpec("data") if leaf.ndim else PartitionSpec())
+            leaf, NamedSharding(mesh, PartitionSpec("data") if even else PartitionSpec())
         )
 
     state, samples = run(jax.tree.map(spread, make().init(EXAMPLE)), 5)
@@ -282,7 +285,9 @@ def test_bytes_can_be_planned_before_allocating():
     buffer = make()
     planned = replay.state_nbytes(jax.eval_shape(buffer.init, EXAMPLE))
     row = 4 * 4 + 4 + 6 * 4 + 4 + 4 * 4
-    assert planned == CAPACITY * row + 7 * 4
+    node = 16 * 4 + 4 + 4
+    # Eight rows have one node, and that one a node above it.
+    assert planned == CAPACITY * row + 2 * node + 7 * 4
     assert planned == replay.state_nbytes(buffer.init(EXAMPLE))
 
 

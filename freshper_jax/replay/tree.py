@@ -1,0 +1,265 @@
+"""Stored sums of priorities that no clock moves, so that a draw need not look at every row.
+
+A node stands for its rows as one row would: by the logarithm of their mass, as it was at the
+birth of its newest row, and by that birth. Masses of nodes meet only through differences of
+births, taken in integers first, so nothing grows, nothing drifts and nothing has to be
+refreshed, however far the clock runs. Two levels of sixteen are stored; what is above them,
+one node in 256 rows, is summed anew at each draw.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from freshper_jax.replay.draw import FAN_OUT, Position, descend, running_shares
+
+__all__ = ["Forest", "PriorityTree", "build_tree", "draw_leaves", "plant", "refresh_tree"]
+
+_LARGEST_LAG = 1e30  # finite, so that a rate of zero does not meet infinity
+_EARLIEST = -(1 << 31)
+
+LeavesAt = Callable[[jax.Array], tuple[jax.Array, jax.Array]]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PriorityTree:
+    """Two levels of nodes over N leaves, the lower one first; M = ceil(N/16) + ceil(N/256).
+
+    A leaf's mass is (base exp(-age / tau))^alpha. The two exponents are part of the type of
+    the tree: sums made for one pair mean nothing for another.
+
+    | field    | shape       | meaning                                                       |
+    |----------|-------------|---------------------------------------------------------------|
+    | ends     | M, 16 int32 | running sums of the children's shares of the node, 2^30 in all |
+    | log_mass | M float32   | log of the node's mass at `newest`, -inf for none             |
+    | newest   | M int32     | the latest birth in the node                                  |
+    | alpha    | float       | exponent of the priority                                      |
+    | tau      | float       | age at which the priority has fallen to 1/e; infinity for never |
+    """
+
+    ends: jax.Array
+    log_mass: jax.Array
+    newest: jax.Array
+    alpha: float = dataclasses.field(metadata={"static": True})
+    tau: float = dataclasses.field(metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Forest:
+    """A tree with what is above its stored levels, ready to draw from.
+
+    | field        | shape       | meaning                                          |
+    |--------------|-------------|--------------------------------------------------|
+    | ends         | M, 16 int32 | the stored levels                                |
+    | crown        | R, 16 int32 | the levels above, the root first                 |
+    | log_mass     | float32     | log of the mass of all leaves at `newest`        |
+    | newest       | int32       | the latest birth of all                          |
+    | leaves       | int         | N                                                |
+    """
+
+    ends: jax.Array
+    crown: jax.Array
+    log_mass: jax.Array
+    newest: jax.Array
+    leaves: int = dataclasses.field(metadata={"static": True})
+
+
+def build_tree(
+    log_mass: jax.Array, births: jax.Array, rate: jax.Array, *, alpha: float, tau: float
+) -> PriorityTree:
+    """Sums all leaves.
+
+    Args:
+      log_mass: `[N]` float32 logarithms of the leaves' masses at their births, -inf for none.
+      births: `[N]` int32 clocks.
+      rate: float32 scalar, alpha / tau: how fast the logarithm of a mass falls.
+      alpha: what the tree is labelled with.
+      tau: what the tree is labelled with.
+
+    Returns:
+      The tree.
+    """
+    lower, lower_mass, lower_newest = _summarise(
+        _in_nodes(log_mass, -jnp.inf), _in_nodes(births, 0), rate
+    )
+    upper, upper_mass, upper_newest = _summarise(
+        _in_nodes(lower_mass, -jnp.inf), _in_nodes(lower_newest, 0), rate
+    )
+    return PriorityTree(
+        ends=running_shares(jnp.concatenate([lower, upper])),
+        log_mass=jnp.concatenate([lower_mass, upper_mass]),
+        newest=jnp.concatenate([lower_newest, upper_newest]),
+        alpha=alpha,
+        tau=tau,
+    )
+
+
+def refresh_tree(
+    tree: PriorityTree,
+    leaves_at: LeavesAt,
+    leaves: int,
+    changed: jax.Array,
+    rate: jax.Array,
+    *,
+    births_changed: bool,
+) -> PriorityTree:
+    """Sums anew the nodes above some leaves.
+
+    Args:
+      tree: the tree.
+      leaves_at: gives the logarithms of masses and the births of leaves, for `[n, 16]` int32
+        indices that are in range.
+      leaves: N.
+      changed: `[B]` int32 leaves, in range; duplicates do no harm.
+      rate: float32 scalar, alpha / tau.
+      births_changed: whether leaves were born, or died, and not only changed in mass.
+
+    Returns:
+      The tree.
+    """
+    lower_nodes, _ = _level_sizes(leaves)
+    lower = changed // FAN_OUT
+    index = _children(lower)
+    masses, births = leaves_at(jnp.minimum(index, leaves - 1))
+    masses = jnp.where(index < leaves, masses, -jnp.inf)
+    known = None if births_changed else _get(tree.newest, lower)
+    lower_shares, lower_mass, lower_newest = _summarise(masses, births, rate, known)
+    log_mass, newest = _put(tree.log_mass, lower, lower_mass), tree.newest
+    if births_changed:
+        newest = _put(newest, lower, lower_newest)
+
+    upper = lower // FAN_OUT
+    index = _children(upper)
+    inside = index < lower_nodes
+    index = jnp.minimum(index, lower_nodes - 1)
+    masses = jnp.where(inside, _get(log_mass, index), -jnp.inf)
+    upper = upper + lower_nodes
+    known = None if births_changed else _get(tree.newest, upper)
+    upper_shares, upper_mass, upper_newest = _summarise(masses, _get(newest, index), rate, known)
+    ends = running_shares(jnp.concatenate([lower_shares, upper_shares]))
+    return dataclasses.replace(
+        tree,
+        ends=_put(tree.ends, jnp.concatenate([lower, upper]), ends),
+        log_mass=_put(log_mass, upper, upper_mass),
+        newest=_put(newest, upper, upper_newest) if births_changed else newest,
+    )
+
+
+def plant(tree: PriorityTree, leaves: int, rate: jax.Array) -> Forest:
+    """Sums what is above the stored levels.
+
+    Args:
+      tree: the tree.
+      leaves: N.
+      rate: float32 scalar, alpha / tau.
+
+    Returns:
+      The tree, ready to draw from.
+    """
+    lower_nodes, _ = _level_sizes(leaves)
+    aged, newest = _aged(tree.log_mass[None, lower_nodes:], tree.newest[None, lower_nodes:], rate)
+    largest = jnp.max(aged)
+    some = largest > -jnp.inf
+    # Behind a condition, so that XLA computes the exponentials once and not for every use.
+    level = jax.lax.cond(some, lambda: jnp.exp(aged[0] - largest), lambda: jnp.zeros_like(aged[0]))
+    levels = [jnp.zeros((0, FAN_OUT), jnp.float32)]
+    while level.shape[0] > 1:
+        levels.append(_in_nodes(level, 0.0))
+        level = jnp.sum(levels[-1], axis=1)
+    return Forest(
+        ends=tree.ends,
+        crown=running_shares(jnp.concatenate(levels[::-1])),
+        log_mass=largest + jnp.log(jnp.where(some, level[0], 1.0)),
+        newest=newest[0],
+        leaves=leaves,
+    )
+
+
+def draw_leaves(
+    forest: Forest, offset: jax.Array, span: jax.Array, bits: tuple[jax.Array, jax.Array]
+) -> jax.Array:
+    """Finds the leaves at given positions of the total mass.
+
+    Args:
+      forest: where to draw.
+      offset: `[B]` int32 unit of the total mass, at least 0 and below span.
+      span: `[B]` int32 units of the total mass, from 1 to 2^30.
+      bits: what `bits_for_draws` returned.
+
+    Returns:
+      `[B]` int32 leaves, each of positive mass; all 0 when there is no mass at all.
+    """
+    lower_nodes, upper_nodes = _level_sizes(forest.leaves)
+    first_rows, sizes = [0], _crown_sizes(upper_nodes)
+    for size in sizes[:-1]:
+        first_rows.append(first_rows[-1] + size)
+    at = Position(node=jnp.zeros_like(offset), offset=offset, span=span, bits=bits[0])
+    some, stored = forest.log_mass > -jnp.inf, [lower_nodes, 0]
+    if not sizes:
+        return descend(forest.ends, stored, at, some, bits[1]).node
+    at = descend(forest.crown, first_rows, at, some, bits[1])
+    return descend(forest.ends, stored, at, some).node
+
+
+def _summarise(
+    log_mass: jax.Array, births: jax.Array, rate: jax.Array, newest: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Makes `[n]` nodes of `[n, 16]` children: shares (the largest is 1), log mass, newest."""
+    aged, newest = _aged(log_mass, births, rate, newest)
+    largest = _finite(jnp.max(aged, axis=1))
+    shares = jnp.exp(aged - largest[:, None])
+    total = jnp.sum(shares, axis=1)
+    mass = jnp.where(total > 0, largest + jnp.log(jnp.maximum(total, 1.0)), -jnp.inf)
+    return shares, mass, newest
+
+
+def _aged(
+    log_mass: jax.Array, births: jax.Array, rate: jax.Array, newest: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Ages `[n, k]` masses to the `[n]` newest births, which it finds where not known."""
+    if newest is None:
+        # Relative to the first one: right also when the clock wraps between births.
+        since = births - births[:, :1]
+        latest = jnp.max(jnp.where(log_mass > -jnp.inf, since, _EARLIEST), axis=1)
+        newest = births[:, 0] + jnp.where(latest > _EARLIEST, latest, 0)
+    lag = jnp.minimum((newest[:, None] - births).astype(jnp.float32) * rate, _LARGEST_LAG)
+    return jnp.where(log_mass > -jnp.inf, log_mass - lag, -jnp.inf), newest
+
+
+def _finite(log_mass: jax.Array) -> jax.Array:
+    return jnp.where(log_mass > -jnp.inf, log_mass, 0.0)
+
+
+def _in_nodes(values: jax.Array, fill: float) -> jax.Array:
+    missing = -values.shape[0] % FAN_OUT
+    return jnp.pad(values, (0, missing), constant_values=fill).reshape(-1, FAN_OUT)
+
+
+def _level_sizes(leaves: int) -> tuple[int, int]:
+    lower = -(-leaves // FAN_OUT)
+    return lower, -(-lower // FAN_OUT)
+
+
+def _crown_sizes(upper_nodes: int) -> list[int]:
+    """Lists how many nodes each level above the stored ones has, the root first."""
+    sizes = []
+    while upper_nodes > 1:
+        upper_nodes = -(-upper_nodes // FAN_OUT)
+        sizes.append(upper_nodes)
+    return sizes[::-1]
+
+
+def _children(nodes: jax.Array) -> jax.Array:
+    return nodes[:, None] * FAN_OUT + jnp.arange(FAN_OUT, dtype=jnp.int32)[None, :]
+
+
+def _get(values: jax.Array, index: jax.Array) -> jax.Array:
+    return values.at[index].get(mode="promise_in_bounds")
+
+
+def _put(values: jax.Array, index: jax.Array, new: jax.Array) -> jax.Array:
+    return values.at[index].set(new, mode="promise_in_bounds")
