@@ -252,11 +252,20 @@ def make_buffer(
                 f"expected one value a handle, {handles.index.shape}"
             )
         birth = None if clock is None else _as_clock(clock)
-        return _update(state, handles, base_priority, birth, rules=rules)
+        # What does not change stays out of the call: each array costs it more than a microsecond.
+        changed = _update(
+            dataclasses.replace(state, data=None, draws=None),
+            handles,
+            base_priority,
+            birth,
+            rules=rules,
+        )
+        return dataclasses.replace(changed, data=state.data, draws=state.draws)
 
     def mark_drawn(state: ReplayState, handles: Handles) -> ReplayState:
         check_state(state)
-        return _mark_drawn(state, handles)
+        draws = _mark_drawn(state.draws, state.generation, handles)
+        return dataclasses.replace(state, draws=draws)
 
     def can_sample(state: ReplayState, rows: int) -> jax.Array:
         return leaves_stored(state, rules=rules) * rules.group_size >= rows

@@ -18,25 +18,25 @@ FAN_OUT = 16  # the fastest on CPU: an update costs fan-out x levels, a draw lev
 UNITS = 1 << 30
 
 
-def running_shares(masses: jax.Array) -> jax.Array:
+def running_shares(masses: jax.Array, total: jax.Array) -> jax.Array:
     """Rounds the children's shares of each node to units and adds them up along the node.
 
     Args:
-      masses: `[n, FAN_OUT]` float32, >= 0; their sum is 0 or a normal number.
+      masses: `[FAN_OUT, n]` float32, >= 0, the first children of all nodes first.
+      total: `[n]` float32, their sums, each 0 or a normal number.
 
     Returns:
-      `[n, FAN_OUT]` int32 running sums that end within 2^8 of `UNITS`, or all 0 for no mass.
+      `[n, FAN_OUT]` int32 running sums that end within 2^10 of 2^30, or all 0 for no mass.
     """
-    total = jnp.sum(masses, axis=1)
     # A little less than 2^30, so that rounding in float32 cannot carry a sum beyond it.
-    scale = jnp.float32(UNITS - 256) / jnp.where(total > 0, total, 1.0)
+    scale = jnp.float32(UNITS - 512) / jnp.where(total > 0, total, 1.0)
 
     def one_child(sofar: jax.Array, child: jax.Array) -> tuple[jax.Array, jax.Array]:
         sofar = sofar + (child * scale).astype(jnp.int32)
         return sofar, sofar
 
     # A loop keeps XLA from computing each share anew for each of the sums it is part of.
-    _, ends = jax.lax.scan(one_child, jnp.zeros(masses.shape[:1], jnp.int32), masses.T)
+    _, ends = jax.lax.scan(one_child, jnp.zeros(total.shape, jnp.int32), masses)
     return ends.T
 
 

@@ -251,19 +251,19 @@ def read_rows(state: ReplayState, index: jax.Array) -> chex.ArrayTree:
     return jax.tree.map(lambda leaf: leaf.at[index].get(mode="promise_in_bounds"), state.data)
 
 
-def live_handles(state: ReplayState, handles: Handles) -> jax.Array:
+def live_handles(generation: jax.Array, handles: Handles) -> jax.Array:
     """Tells which handles still name a stored row.
 
     Args:
-      state: the buffer.
+      generation: `[C]` int32, the generations stored.
       handles: `[B]`; indices out of range and generation -1 are never live.
 
     Returns:
       `[B]` bool.
     """
-    capacity = state.log_base.shape[0]
+    capacity = generation.shape[0]
     inside = (handles.index >= 0) & (handles.index < capacity)
-    stored = state.generation[jnp.clip(handles.index, 0, capacity - 1)]
+    stored = generation[jnp.clip(handles.index, 0, capacity - 1)]
     return inside & (handles.generation >= 0) & (stored == handles.generation)
 
 
@@ -288,7 +288,7 @@ def update_rows(
       The new state.
     """
     capacity = rules.capacity
-    live = live_handles(state, handles)
+    live = live_handles(state.generation, handles)
     log_base, bad = log_of_base(base_priority, rules.fallback_priority, checked=rules.checked)
     # Which of several updates a scatter keeps is undefined. So each puts its place, marked by
     # its sign, where the generation is: the least one stays, which is the last in the batch,
@@ -319,19 +319,19 @@ def update_rows(
     return dataclasses.replace(state, tree=tree)
 
 
-def count_draws(state: ReplayState, handles: Handles) -> ReplayState:
+def count_draws(draws: jax.Array, generation: jax.Array, handles: Handles) -> jax.Array:
     """Adds one draw to each row per live handle; dead handles are ignored.
 
     Args:
-      state: the buffer.
+      draws: `[C]` int32, draws so far.
+      generation: `[C]` int32, the generations stored.
       handles: `[B]` rows drawn; duplicates add up.
 
     Returns:
-      The new state.
+      `[C]` int32.
     """
-    capacity = state.log_base.shape[0]
-    target = jnp.where(live_handles(state, handles), handles.index, capacity)
-    return dataclasses.replace(state, draws=state.draws.at[target].add(1, mode="drop"))
+    target = jnp.where(live_handles(generation, handles), handles.index, draws.shape[0])
+    return draws.at[target].add(1, mode="drop")
 
 
 def retune_tree(state: ReplayState, *, rules: Rules) -> ReplayState:

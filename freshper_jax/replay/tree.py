@@ -9,6 +9,7 @@ one node in 256 rows, is summed anew at each draw.
 
 import dataclasses
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -83,16 +84,12 @@ def build_tree(
     Returns:
       The tree.
     """
-    lower, lower_mass, lower_newest = _summarise(
-        _in_nodes(log_mass, -jnp.inf), _in_nodes(births, 0), rate
-    )
-    upper, upper_mass, upper_newest = _summarise(
-        _in_nodes(lower_mass, -jnp.inf), _in_nodes(lower_newest, 0), rate
-    )
+    lower = _summarise(_in_nodes(log_mass, -jnp.inf), _in_nodes(births, 0), rate)
+    upper = _summarise(_in_nodes(lower.log_mass, -jnp.inf), _in_nodes(lower.newest, 0), rate)
     return PriorityTree(
-        ends=running_shares(jnp.concatenate([lower, upper])),
-        log_mass=jnp.concatenate([lower_mass, upper_mass]),
-        newest=jnp.concatenate([lower_newest, upper_newest]),
+        ends=_ends_of(lower, upper),
+        log_mass=jnp.concatenate([lower.log_mass, upper.log_mass]),
+        newest=jnp.concatenate([lower.newest, upper.newest]),
         alpha=alpha,
         tau=tau,
     )
@@ -111,7 +108,7 @@ def refresh_tree(
 
     Args:
       tree: the tree.
-      leaves_at: gives the logarithms of masses and the births of leaves, for `[n, 16]` int32
+      leaves_at: gives the logarithms of masses and the births of leaves, for `[16, n]` int32
         indices that are in range.
       leaves: N.
       changed: `[B]` int32 leaves, in range; duplicates do no harm.
@@ -122,30 +119,28 @@ def refresh_tree(
       The tree.
     """
     lower_nodes, _ = _level_sizes(leaves)
-    lower = changed // FAN_OUT
-    index = _children(lower)
+    nodes = changed // FAN_OUT
+    index = _children(nodes)
     masses, births = leaves_at(jnp.minimum(index, leaves - 1))
     masses = jnp.where(index < leaves, masses, -jnp.inf)
-    known = None if births_changed else _get(tree.newest, lower)
-    lower_shares, lower_mass, lower_newest = _summarise(masses, births, rate, known)
-    log_mass, newest = _put(tree.log_mass, lower, lower_mass), tree.newest
+    known = None if births_changed else _get(tree.newest, nodes)
+    lower = _summarise(masses, births, rate, known)
+    log_mass, newest = _put(tree.log_mass, nodes, lower.log_mass), tree.newest
     if births_changed:
-        newest = _put(newest, lower, lower_newest)
+        newest = _put(newest, nodes, lower.newest)
 
-    upper = lower // FAN_OUT
-    index = _children(upper)
+    index = _children(nodes // FAN_OUT)
     inside = index < lower_nodes
     index = jnp.minimum(index, lower_nodes - 1)
     masses = jnp.where(inside, _get(log_mass, index), -jnp.inf)
-    upper = upper + lower_nodes
-    known = None if births_changed else _get(tree.newest, upper)
-    upper_shares, upper_mass, upper_newest = _summarise(masses, _get(newest, index), rate, known)
-    ends = running_shares(jnp.concatenate([lower_shares, upper_shares]))
+    above = nodes // FAN_OUT + lower_nodes
+    known = None if births_changed else _get(tree.newest, above)
+    upper = _summarise(masses, _get(newest, index), rate, known)
     return dataclasses.replace(
         tree,
-        ends=_put(tree.ends, jnp.concatenate([lower, upper]), ends),
-        log_mass=_put(log_mass, upper, upper_mass),
-        newest=_put(newest, upper, upper_newest) if births_changed else newest,
+        ends=_put(tree.ends, jnp.concatenate([nodes, above]), _ends_of(lower, upper)),
+        log_mass=_put(log_mass, above, upper.log_mass),
+        newest=_put(newest, above, upper.newest) if births_changed else newest,
     )
 
 
@@ -161,18 +156,25 @@ def plant(tree: PriorityTree, leaves: int, rate: jax.Array) -> Forest:
       The tree, ready to draw from.
     """
     lower_nodes, _ = _level_sizes(leaves)
-    aged, newest = _aged(tree.log_mass[None, lower_nodes:], tree.newest[None, lower_nodes:], rate)
+    masses, births = tree.log_mass[lower_nodes:, None], tree.newest[lower_nodes:, None]
+    aged, newest = _aged(masses, births, rate)
     largest = jnp.max(aged)
     some = largest > -jnp.inf
     # Behind a condition, so that XLA computes the exponentials once and not for every use.
-    level = jax.lax.cond(some, lambda: jnp.exp(aged[0] - largest), lambda: jnp.zeros_like(aged[0]))
-    levels = [jnp.zeros((0, FAN_OUT), jnp.float32)]
+    level = jax.lax.cond(
+        some, lambda: jnp.exp(aged[:, 0] - largest), lambda: jnp.zeros_like(aged[:, 0])
+    )
+    masses_of = [jnp.zeros((FAN_OUT, 0), jnp.float32)]
+    totals = [jnp.zeros((0,), jnp.float32)]
     while level.shape[0] > 1:
-        levels.append(_in_nodes(level, 0.0))
-        level = jnp.sum(levels[-1], axis=1)
+        masses_of.append(_in_nodes(level, 0.0))
+        level = jnp.sum(masses_of[-1], axis=0)
+        totals.append(level)
     return Forest(
         ends=tree.ends,
-        crown=running_shares(jnp.concatenate(levels[::-1])),
+        crown=running_shares(
+            jnp.concatenate(masses_of[::-1], axis=1), jnp.concatenate(totals[::-1])
+        ),
         log_mass=largest + jnp.log(jnp.where(some, level[0], 1.0)),
         newest=newest[0],
         leaves=leaves,
@@ -205,38 +207,51 @@ def draw_leaves(
     return descend(forest.ends, stored, at, some).node
 
 
+class _Nodes(NamedTuple):
+    """Nodes made of children: `[16, n]` shares, the largest 1; `[n]` their sum, and the rest."""
+
+    shares: jax.Array
+    total: jax.Array
+    log_mass: jax.Array
+    newest: jax.Array
+
+
 def _summarise(
     log_mass: jax.Array, births: jax.Array, rate: jax.Array, newest: jax.Array | None = None
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Makes `[n]` nodes of `[n, 16]` children: shares (the largest is 1), log mass, newest."""
+) -> _Nodes:
+    """Makes `[n]` nodes of their `[16, n]` children."""
     aged, newest = _aged(log_mass, births, rate, newest)
-    largest = _finite(jnp.max(aged, axis=1))
-    shares = jnp.exp(aged - largest[:, None])
-    total = jnp.sum(shares, axis=1)
+    largest = jnp.max(aged, axis=0)
+    largest = jnp.where(largest > -jnp.inf, largest, 0.0)
+    shares = jnp.exp(aged - largest[None, :])
+    total = jnp.sum(shares, axis=0)
     mass = jnp.where(total > 0, largest + jnp.log(jnp.maximum(total, 1.0)), -jnp.inf)
-    return shares, mass, newest
+    return _Nodes(shares=shares, total=total, log_mass=mass, newest=newest)
+
+
+def _ends_of(lower: _Nodes, upper: _Nodes) -> jax.Array:
+    return running_shares(
+        jnp.concatenate([lower.shares, upper.shares], axis=1),
+        jnp.concatenate([lower.total, upper.total]),
+    )
 
 
 def _aged(
     log_mass: jax.Array, births: jax.Array, rate: jax.Array, newest: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Ages `[n, k]` masses to the `[n]` newest births, which it finds where not known."""
+    """Ages `[k, n]` masses to the `[n]` newest births, which it finds where not known."""
     if newest is None:
         # Relative to the first one: right also when the clock wraps between births.
-        since = births - births[:, :1]
-        latest = jnp.max(jnp.where(log_mass > -jnp.inf, since, _EARLIEST), axis=1)
-        newest = births[:, 0] + jnp.where(latest > _EARLIEST, latest, 0)
-    lag = jnp.minimum((newest[:, None] - births).astype(jnp.float32) * rate, _LARGEST_LAG)
+        since = births - births[:1]
+        latest = jnp.max(jnp.where(log_mass > -jnp.inf, since, _EARLIEST), axis=0)
+        newest = births[0] + jnp.where(latest > _EARLIEST, latest, 0)
+    lag = jnp.minimum((newest[None, :] - births).astype(jnp.float32) * rate, _LARGEST_LAG)
     return jnp.where(log_mass > -jnp.inf, log_mass - lag, -jnp.inf), newest
-
-
-def _finite(log_mass: jax.Array) -> jax.Array:
-    return jnp.where(log_mass > -jnp.inf, log_mass, 0.0)
 
 
 def _in_nodes(values: jax.Array, fill: float) -> jax.Array:
     missing = -values.shape[0] % FAN_OUT
-    return jnp.pad(values, (0, missing), constant_values=fill).reshape(-1, FAN_OUT)
+    return jnp.pad(values, (0, missing), constant_values=fill).reshape(-1, FAN_OUT).T
 
 
 def _level_sizes(leaves: int) -> tuple[int, int]:
@@ -254,7 +269,7 @@ def _crown_sizes(upper_nodes: int) -> list[int]:
 
 
 def _children(nodes: jax.Array) -> jax.Array:
-    return nodes[:, None] * FAN_OUT + jnp.arange(FAN_OUT, dtype=jnp.int32)[None, :]
+    return nodes[None, :] * FAN_OUT + jnp.arange(FAN_OUT, dtype=jnp.int32)[:, None]
 
 
 def _get(values: jax.Array, index: jax.Array) -> jax.Array:
