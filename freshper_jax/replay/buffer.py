@@ -178,9 +178,9 @@ def make_buffer(
     rules, init_rules = dataclasses.replace(rules, ragged=None), rules
 
     def check_state(state: ReplayState) -> None:
-        if state.log_base.shape != (capacity,):
+        if state.rows.shape != (capacity, 4):
             raise ValueError(
-                f"state holds {state.log_base.shape} slots, this buffer has capacity {capacity}"
+                f"state holds {state.rows.shape[:-1]} slots, this buffer has capacity {capacity}"
             )
         tree = state.tree
         theirs = None if tree is None else (tree.alpha, tree.tau)
@@ -254,18 +254,13 @@ def make_buffer(
         birth = None if clock is None else _as_clock(clock)
         # What does not change stays out of the call: each array costs it more than a microsecond.
         changed = _update(
-            dataclasses.replace(state, data=None, draws=None),
-            handles,
-            base_priority,
-            birth,
-            rules=rules,
+            dataclasses.replace(state, data=None), handles, base_priority, birth, rules=rules
         )
-        return dataclasses.replace(changed, data=state.data, draws=state.draws)
+        return dataclasses.replace(changed, data=state.data)
 
     def mark_drawn(state: ReplayState, handles: Handles) -> ReplayState:
         check_state(state)
-        draws = _mark_drawn(state.draws, state.generation, handles)
-        return dataclasses.replace(state, draws=draws)
+        return dataclasses.replace(state, rows=_mark_drawn(state.rows, handles))
 
     def can_sample(state: ReplayState, rows: int) -> jax.Array:
         return leaves_stored(state, rules=rules) * rules.group_size >= rows
@@ -296,7 +291,7 @@ def make_buffer(
         return _stats(state, _as_clock(clock), *options(alpha, tau), rules=rules)
 
     def retune(state: ReplayState) -> ReplayState:
-        if state.log_base.shape != (capacity,):
+        if state.rows.shape != (capacity, 4):
             check_state(state)
         return _retune(state, rules=rules)
 

@@ -21,9 +21,13 @@ def empty_groups(groups: int) -> GroupSlots:
     Returns:
       The record.
     """
-    nobody = jnp.zeros((groups,), jnp.int32)
+    # Each its own array: one in two places could not be donated.
     return GroupSlots(
-        ids=nobody, filled=nobody, number=nobody - 1, opened=jnp.int32(0), cursor=jnp.int32(0)
+        ids=jnp.zeros((groups,), jnp.int32),
+        filled=jnp.zeros((groups,), jnp.int32),
+        number=jnp.full((groups,), -1, jnp.int32),
+        opened=jnp.zeros((), jnp.int32),
+        cursor=jnp.zeros((), jnp.int32),
     )
 
 

@@ -7,9 +7,9 @@ from freshper_jax.replay.draw import bits_for_draws
 from freshper_jax.replay.groups import complete_groups
 from freshper_jax.replay.priority import leaf_values, log_priorities
 from freshper_jax.replay.rules import Rules
-from freshper_jax.replay.storage import by_leaf, read_rows
+from freshper_jax.replay.storage import by_leaf, members_of, read_rows
 from freshper_jax.replay.tree import Forest, build_tree, draw_leaves, plant
-from freshper_jax.replay.types import Handles, ReplayState, Sample
+from freshper_jax.replay.types import Handles, ReplayState, Sample, as_float
 from freshper_jax.replay.weights import effective_sample_size, importance_weights
 from freshper_jax.replay.without_replacement import draw_once_each, log_inclusion
 
@@ -84,7 +84,11 @@ def draw_sample(
     draws = batch_size // rules.group_size
     strata = jnp.arange(draws, dtype=jnp.int32)
     leaf = draw_leaves(forest, strata, jnp.full_like(strata, draws), bits_for_draws(key, draws))
-    masses = leaf_log_masses(state, leaf, forest.newest, alpha, tau, rules=rules)
+    slots = members_of(leaf, rules)
+    rows = state.rows.at[slots].get(mode="promise_in_bounds")
+    masses = leaf_log_masses(
+        as_float(rows[..., 0]), rows[..., 1], forest.newest, alpha, tau, rules=rules
+    )
     valid = jnp.full((draws,), forest.log_mass > -jnp.inf)
     log_probabilities = jnp.where(valid, masses - forest.log_mass, 0.0)
     least = jnp.float32(0.0)
@@ -98,7 +102,9 @@ def draw_sample(
         normaliser=rules.weight_normaliser,
         least_log_probability=least,
     )
-    return collect(state, clock, leaf, valid, jnp.exp(log_probabilities), weights, rules=rules)
+    return collect(
+        state, clock, slots, rows, valid, jnp.exp(log_probabilities), weights, rules=rules
+    )
 
 
 def forest_of(
@@ -127,8 +133,8 @@ def forest_of(
 
 
 def leaf_log_masses(
-    state: ReplayState,
-    leaf: jax.Array | slice,
+    log_base: jax.Array,
+    births: jax.Array,
     newest: jax.Array,
     alpha: jax.Array,
     tau: jax.Array,
@@ -138,18 +144,17 @@ def leaf_log_masses(
     """Computes the logarithms of the masses of leaves, as they are at a birth.
 
     Args:
-      state: the buffer.
-      leaf: `[B]` int32 leaves, or a slice of them.
+      log_base: `[n]` float32, for groups `[n, g]`.
+      births: int32, likewise.
       newest: int32 scalar, the birth.
       alpha: float32 scalar >= 0.
       tau: float32 scalar > 0.
       rules: the buffer's options.
 
     Returns:
-      `[B]` float32, -inf for nothing stored.
+      `[n]` float32, -inf for nothing stored.
     """
-    log_base, births = by_leaf(state, rules)
-    masses, born = leaf_values(log_base[leaf], births[leaf], alpha, tau, rules=rules)
+    masses, born = leaf_values(log_base, births, alpha, tau, rules=rules)
     # The exponent is in the mass already, so only the age is left to weigh.
     return log_priorities(masses, born, newest, 1.0, tau / alpha)
 
@@ -169,7 +174,7 @@ def least_log_mass(
     Returns:
       float32 scalar; infinite for nothing stored.
     """
-    masses = leaf_log_masses(state, slice(None), newest, alpha, tau, rules=rules)
+    masses = leaf_log_masses(*by_leaf(state, rules), newest, alpha, tau, rules=rules)
     return jnp.min(jnp.where(masses > -jnp.inf, masses, jnp.inf))
 
 
@@ -183,42 +188,40 @@ def leaves_stored(state: ReplayState, *, rules: Rules) -> jax.Array:
 def collect(
     state: ReplayState,
     clock: jax.Array,
-    leaf: jax.Array,
+    slots: jax.Array,
+    rows: jax.Array,
     valid: jax.Array,
     probabilities: jax.Array,
     weights: jax.Array,
     *,
     rules: Rules,
 ) -> Sample:
-    """Reads the rows of the leaves drawn, all members of each.
+    """Reads the rows drawn, all members of each group.
 
     Args:
       state: the buffer.
       clock: int32 scalar.
-      leaf: `[G]` int32.
-      valid: `[G]` bool, false where nothing was drawn.
-      probabilities: `[G]` float32.
-      weights: `[G]` float32.
+      slots: `[n]` int32, for groups `[n, g]`.
+      rows: `[n, 4]` int32, those of the state in these slots; for groups `[n, g, 4]`.
+      valid: `[n]` bool, false where nothing was drawn.
+      probabilities: `[n]` float32.
+      weights: `[n]` float32.
       rules: the buffer's options.
 
     Returns:
-      The sample, of G times g rows.
+      The sample, of n times g rows.
     """
-    size = rules.group_size
-    if size > 1:
-        members = jnp.arange(size, dtype=jnp.int32)
-        leaf = (leaf[:, None] * size + members[None, :]).reshape(-1)
+    if rules.group_size > 1:
+        slots, rows = slots.reshape(-1), rows.reshape(-1, 4)
         valid, probabilities, weights = (
-            jnp.repeat(each, size) for each in (valid, probabilities, weights)
+            jnp.repeat(each, rules.group_size) for each in (valid, probabilities, weights)
         )
-    generation = state.generation.at[leaf].get(mode="promise_in_bounds")
-    births = state.birth.at[leaf].get(mode="promise_in_bounds")
     return Sample(
-        data=read_rows(state, leaf),
-        handles=Handles(index=leaf, generation=jnp.where(valid, generation, -1)),
+        data=read_rows(state, slots),
+        handles=Handles(index=slots, generation=jnp.where(valid, rows[:, 2], -1)),
         probabilities=jnp.where(valid, probabilities, 0.0),
         weights=weights,
-        ages=jnp.where(valid, clock - births, 0),
+        ages=jnp.where(valid, clock - rows[:, 1], 0),
         ess=effective_sample_size(weights),
     )
 
@@ -227,7 +230,7 @@ def _log_masses(state: ReplayState, alpha: jax.Array, tau: jax.Array, *, rules: 
     newest = state.birth[(state.cursor - 1) % rules.capacity]
     if rules.strategy == "uniform":
         alpha, tau = jnp.zeros_like(alpha), jnp.full_like(tau, jnp.inf)
-    return leaf_log_masses(state, slice(None), newest, alpha, tau, rules=rules)
+    return leaf_log_masses(*by_leaf(state, rules), newest, alpha, tau, rules=rules)
 
 
 def _draw_once_each(
@@ -258,7 +261,8 @@ def _draw_once_each(
         normaliser=rules.weight_normaliser,
         least_log_probability=least,
     )
-    return collect(state, clock, index, valid, jnp.exp(log_chances), weights, rules=rules)
+    rows = state.rows.at[index].get(mode="promise_in_bounds")
+    return collect(state, clock, index, rows, valid, jnp.exp(log_chances), weights, rules=rules)
 
 
 def _take_in_order(
@@ -277,4 +281,5 @@ def _take_in_order(
         index = jax.lax.top_k(order, batch_size)[1].astype(jnp.int32)
     taken = jnp.maximum(jnp.minimum(state.size, batch_size), 1).astype(jnp.float32)
     share = jnp.where(valid, 1.0 / taken, 0.0)
-    return collect(state, clock, index, valid, share, valid.astype(jnp.float32), rules=rules)
+    rows = state.rows.at[index].get(mode="promise_in_bounds")
+    return collect(state, clock, index, rows, valid, share, valid.astype(jnp.float32), rules=rules)

@@ -14,7 +14,7 @@ from freshper_jax.replay.groups import empty_groups, place_members
 from freshper_jax.replay.priority import group_values, leaf_values, log_of_base, log_priorities
 from freshper_jax.replay.rules import Rules
 from freshper_jax.replay.tree import PriorityTree, build_tree, refresh_tree
-from freshper_jax.replay.types import Handles, ReplayState
+from freshper_jax.replay.types import Handles, ReplayState, as_bits, as_float
 
 __all__ = [
     "by_leaf",
@@ -23,6 +23,7 @@ __all__ = [
     "init_state",
     "insert_rows",
     "live_handles",
+    "members_of",
     "read_rows",
     "retune_tree",
     "state_nbytes",
@@ -57,10 +58,7 @@ def init_state(example: chex.ArrayTree, *, rules: Rules) -> ReplayState:
         data = packed.init_packed(capacity, rules.token_capacity, example, rules.ragged)
     state = ReplayState(
         data=data,
-        log_base=jnp.full((capacity,), -jnp.inf, jnp.float32),
-        birth=jnp.zeros((capacity,), jnp.int32),
-        generation=jnp.full((capacity,), -1, jnp.int32),
-        draws=jnp.zeros((capacity,), jnp.int32),
+        rows=jnp.tile(_no_row(), (capacity, 1)),
         tree=None,
         groups=empty_groups(rules.leaves) if rules.group_size > 1 else None,
         counts=jnp.zeros((7,), jnp.int32),
@@ -185,12 +183,13 @@ def insert_rows(
         target = index[-kept:]
 
     inside = jnp.minimum(target, capacity - 1)
-    old_generation, old_draws = state.generation[inside], state.draws[inside]
+    old = state.rows.at[inside].get(mode="promise_in_bounds")
+    old_generation, old_draws = old[:, 2], old[:, 3]
     overwritten = (target < capacity) & (old_generation >= 0)
     # Zeros, but made from what was read: so the writes wait for the reads, and XLA, which could
     # otherwise run them in any order, makes no copy of the leaves.
     no_draws = jnp.minimum(old_draws, 0)
-    generation = generation.at[-kept:].add(jnp.minimum(old_generation, -1) + 1)
+    no_generation = jnp.minimum(old_generation, -1) + 1
     passed_through = jnp.int32(rows - kept) + jnp.sum(target == capacity, dtype=jnp.int32)
 
     def write(leaf: jax.Array, values: jax.Array) -> jax.Array:
@@ -208,10 +207,18 @@ def insert_rows(
     state = dataclasses.replace(
         state,
         data=data,
-        log_base=write(state.log_base, log_base[-kept:]),
-        birth=write(state.birth, jnp.full((kept,), clock)),
-        generation=write(state.generation, generation[-kept:]),
-        draws=write(state.draws, no_draws),
+        rows=write(
+            state.rows,
+            jnp.stack(
+                [
+                    as_bits(log_base[-kept:]),
+                    jnp.full((kept,), clock),
+                    generation[-kept:] + no_generation,
+                    no_draws,
+                ],
+                axis=1,
+            ),
+        ),
     ).counted(
         cursor=(index[-1] + 1) % capacity,
         size=state.size + kept - jnp.sum(overwritten | (target == capacity), dtype=jnp.int32),
@@ -251,19 +258,20 @@ def read_rows(state: ReplayState, index: jax.Array) -> chex.ArrayTree:
     return jax.tree.map(lambda leaf: leaf.at[index].get(mode="promise_in_bounds"), state.data)
 
 
-def live_handles(generation: jax.Array, handles: Handles) -> jax.Array:
+def live_handles(rows: jax.Array, handles: Handles) -> jax.Array:
     """Tells which handles still name a stored row.
 
     Args:
-      generation: `[C]` int32, the generations stored.
+      rows: `[C, 4]` int32, those of the state.
       handles: `[B]`; indices out of range and generation -1 are never live.
 
     Returns:
       `[B]` bool.
     """
-    capacity = generation.shape[0]
+    capacity = rows.shape[0]
     inside = (handles.index >= 0) & (handles.index < capacity)
-    stored = generation[jnp.clip(handles.index, 0, capacity - 1)]
+    index = jnp.clip(handles.index, 0, capacity - 1)
+    stored = rows.at[index, 2].get(mode="promise_in_bounds")
     return inside & (handles.generation >= 0) & (stored == handles.generation)
 
 
@@ -288,30 +296,23 @@ def update_rows(
       The new state.
     """
     capacity = rules.capacity
-    live = live_handles(state.generation, handles)
+    live = live_handles(state.rows, handles)
     log_base, bad = log_of_base(base_priority, rules.fallback_priority, checked=rules.checked)
     # Which of several updates a scatter keeps is undefined. So each puts its place, marked by
     # its sign, where the generation is: the least one stays, which is the last in the batch,
     # and the generation goes back.
     index = jnp.where(live, handles.index, capacity)
     mark = -2 - jnp.arange(index.shape[0], dtype=jnp.int32)
-    marked = state.generation.at[index].min(mark, mode="drop")
-    found = marked[jnp.minimum(index, capacity - 1)]
-    last = found == mark
+    marked = state.rows.at[index, 2].min(mark, mode="drop")
+    found = marked.at[jnp.minimum(index, capacity - 1), 2].get(mode="promise_in_bounds")
     # Marks are below 0, so nothing is added; but the write waits for the read, without a copy.
     given_back = handles.generation + jnp.maximum(found, 0)
-    generation = marked.at[index].set(given_back, mode="drop")
-
-    target = jnp.where(last, index, capacity)
-    birth = state.birth
+    rows = marked.at[index, 2].set(given_back, mode="drop")
+    target = jnp.where(found == mark, index, capacity)
+    rows = rows.at[target, 0].set(as_bits(log_base), mode="drop")
     if clock is not None:
-        birth = birth.at[target].set(jnp.full_like(target, clock), mode="drop")
-    state = dataclasses.replace(
-        state,
-        log_base=state.log_base.at[target].set(log_base, mode="drop"),
-        birth=birth,
-        generation=generation,
-    ).counted(
+        rows = rows.at[target, 1].set(jnp.full_like(target, clock), mode="drop")
+    state = dataclasses.replace(state, rows=rows).counted(
         stale_updates=state.stale_updates + jnp.sum(~live, dtype=jnp.int32),
         replaced=state.replaced + jnp.sum(bad & live, dtype=jnp.int32),
     )
@@ -319,19 +320,18 @@ def update_rows(
     return dataclasses.replace(state, tree=tree)
 
 
-def count_draws(draws: jax.Array, generation: jax.Array, handles: Handles) -> jax.Array:
+def count_draws(rows: jax.Array, handles: Handles) -> jax.Array:
     """Adds one draw to each row per live handle; dead handles are ignored.
 
     Args:
-      draws: `[C]` int32, draws so far.
-      generation: `[C]` int32, the generations stored.
+      rows: `[C, 4]` int32, those of the state.
       handles: `[B]` rows drawn; duplicates add up.
 
     Returns:
-      `[C]` int32.
+      The rows.
     """
-    target = jnp.where(live_handles(generation, handles), handles.index, draws.shape[0])
-    return draws.at[target].add(1, mode="drop")
+    target = jnp.where(live_handles(rows, handles), handles.index, rows.shape[0])
+    return rows.at[target, 3].add(1, mode="drop")
 
 
 def retune_tree(state: ReplayState, *, rules: Rules) -> ReplayState:
@@ -360,6 +360,13 @@ def by_leaf(state: ReplayState, rules: Rules) -> tuple[jax.Array, jax.Array]:
     return state.log_base.reshape(shape), state.birth.reshape(shape)
 
 
+def members_of(leaf: jax.Array, rules: Rules) -> jax.Array:
+    """Lists the slots of leaves: `[...]` for rows, `[..., g]` for groups."""
+    if rules.group_size == 1:
+        return leaf
+    return leaf[..., None] * rules.group_size + jnp.arange(rules.group_size, dtype=jnp.int32)
+
+
 def _refreshed(
     state: ReplayState, slots: jax.Array, *, births_changed: bool, rules: Rules
 ) -> PriorityTree | None:
@@ -367,16 +374,12 @@ def _refreshed(
     if state.tree is None:
         return None
     alpha, tau = rules.tree_alpha, rules.tree_tau
-    log_base, births = by_leaf(state, rules)
 
     def leaves_at(index: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return leaf_values(
-            log_base.at[index].get(mode="promise_in_bounds"),
-            births.at[index].get(mode="promise_in_bounds"),
-            alpha,
-            tau,
-            rules=rules,
-        )
+        slots = members_of(index, rules)
+        base = state.rows.at[slots, 0].get(mode="promise_in_bounds")
+        births = state.rows.at[slots, 1].get(mode="promise_in_bounds")
+        return leaf_values(as_float(base), births, alpha, tau, rules=rules)
 
     return refresh_tree(
         state.tree,
@@ -414,14 +417,16 @@ def _evict(state: ReplayState, gone: jax.Array) -> ReplayState:
     undrawn = jnp.sum(gone & (state.draws == 0), dtype=jnp.int32)
     return dataclasses.replace(
         state,
-        log_base=jnp.where(gone, -jnp.inf, state.log_base),
-        generation=jnp.where(gone, -1, state.generation),
-        draws=jnp.where(gone, 0, state.draws),
+        rows=jnp.where(gone[:, None], _no_row()[None, :], state.rows),
     ).counted(
         size=state.size - count,
         evicted=state.evicted + count,
         evicted_undrawn=state.evicted_undrawn + undrawn,
     )
+
+
+def _no_row() -> jax.Array:
+    return jnp.stack([as_bits(jnp.float32(-jnp.inf)), *jnp.array([0, -1, 0], jnp.int32)])
 
 
 def _shape_and_dtype(leaf: Any) -> tuple[tuple[int, ...], Any]:

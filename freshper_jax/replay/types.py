@@ -8,7 +8,25 @@ import jax.numpy as jnp
 
 from freshper_jax.replay.tree import PriorityTree
 
-__all__ = ["GroupSlots", "Handles", "ReplayState", "ReplayStats", "Sample"]
+__all__ = [
+    "GroupSlots",
+    "Handles",
+    "ReplayState",
+    "ReplayStats",
+    "Sample",
+    "as_bits",
+    "as_float",
+]
+
+
+def as_float(bits: jax.Array) -> jax.Array:
+    """Reads int32 bits as the float32 they are."""
+    return jax.lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def as_bits(value: jax.Array) -> jax.Array:
+    """Takes the bits of a float32 as int32."""
+    return jax.lax.bitcast_convert_type(value, jnp.int32)
 
 
 @jax.tree_util.register_dataclass
@@ -57,10 +75,11 @@ class ReplayState:
     | field           | shape      | meaning                                                  |
     |-----------------|------------|----------------------------------------------------------|
     | data            | C, ...     | the stored rows, a pytree; or `PackedRows`               |
-    | log_base        | C float32  | natural logarithm of the base priority, -inf when empty  |
-    | birth           | C int32    | the clock when the row was added                         |
-    | generation      | C int32    | number of the row in order of insertion, -1 when empty   |
-    | draws           | C int32    | how often the row was marked as drawn                    |
+    | rows            | C, 4 int32 | in this order, each also an attribute, `[C]`:            |
+    | log_base        |            | natural logarithm of the base priority, -inf when empty  |
+    | birth           |            | the clock when the row was added                         |
+    | generation      |            | number of the row in order of insertion, -1 when empty   |
+    | draws           |            | how often the row was marked as drawn                    |
     | tree            |            | sums of priorities, None where no draw descends them     |
     | groups          |            | what group is where, None but for `groups`               |
     | counts          | 7 int32    | in this order, each also an attribute:                   |
@@ -74,15 +93,17 @@ class ReplayState:
     """
 
     data: chex.ArrayTree
-    log_base: jax.Array
-    birth: jax.Array
-    generation: jax.Array
-    draws: jax.Array
+    rows: jax.Array
     tree: PriorityTree | None
     groups: GroupSlots | None
     counts: jax.Array
 
-    # One array, not seven: each array costs a call as much as the arithmetic on it.
+    # A row's numbers lie side by side, so that a draw waits for memory once, and the counts are
+    # one array, not seven: each array costs a call as much as the arithmetic on it.
+    log_base = property(lambda self: as_float(self.rows[..., 0]))
+    birth = property(lambda self: self.rows[..., 1])
+    generation = property(lambda self: self.rows[..., 2])
+    draws = property(lambda self: self.rows[..., 3])
     cursor = property(lambda self: self.counts[..., 0])
     size = property(lambda self: self.counts[..., 1])
     next_generation = property(lambda self: self.counts[..., 2])

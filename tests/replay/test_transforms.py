@@ -124,15 +124,19 @@ def test_a_state_given_away_is_deleted(call):
     buffer = make()
     state, handles = buffer.add(buffer.init(EXAMPLE), batch_of(0), priorities_of(0), 0)
     sample_before = buffer.sample(state, jax.random.key(0), 4, 0)
-    assert not state.log_base.is_deleted()
+    assert not state.rows.is_deleted()
     if call == "add":
         buffer.add(state, batch_of(1), priorities_of(1), 1)
     elif call == "update":
         buffer.update(state, handles, priorities_of(1))
     else:
         buffer.mark_drawn(state, handles)
-    # The data do not change but by `add`, and so are not part of the other calls.
-    given = state if call == "add" else dataclasses.replace(state, data=None)
+    # What a call does not change is not part of it.
+    given = {
+        "add": state,
+        "update": dataclasses.replace(state, data=None),
+        "mark_drawn": state.rows,
+    }[call]
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given))
     assert np.isfinite(sample_before.weights).all()
 
@@ -157,7 +161,9 @@ def test_no_leaf_is_copied(insertion, rows):
         assert memory.alias_size_in_bytes == nbytes
         # The smallest leaf with a row axis is four bytes wide, so any copy is at least 256 KiB.
         if function is not buffer.add or rows == 16:
-            assert memory.temp_size_in_bytes < 64 * 1024
+            # The largest base priority is found in one pass over all of them.
+            bases = (4 << 16) * (insertion == "max" and function is buffer.add)
+            assert memory.temp_size_in_bytes < bases + 64 * 1024
 
 
 def test_scalars_of_any_kind_share_one_program(caplog):
