@@ -42,11 +42,12 @@ from benchmarks.replay_peers import (
     Freshper,
     Rows,
     missing,
+    packed_options,
 )
 from experiments.progress import Console
 from freshper_jax import replay
 
-__all__ = ["Case", "judge", "main", "measure", "peers_ahead", "tables"]
+__all__ = ["Case", "judge", "main", "measure", "packed_to_dense", "peers_ahead", "tables"]
 
 OURS, REFERENCE = "freshper", "flashbax"
 DECAY, STILL = "decay all", "sample 128, clock at rest"
@@ -65,9 +66,8 @@ CALLS = 5  # of an operation a turn; the first finds the caches as another buffe
 WARM = 2  # calls that compile
 FILL = 2_500  # rows a call; divides the usual sizes, so that nothing compiles twice
 
-# The storages of our buffer whose size is reported, as options of `make_buffer`.
-# PACKED: its line comes here, "packed": {"storage": "packed", ...}, once there is one.
-STORAGES: dict[str, dict[str, Any]] = {"dense": {}}
+PACKED = "freshper packed"  # for trajectories, beside our dense buffer
+MOST_PACKED_TO_DENSE = 0.45  # in bytes, with rows a third as long as the longest on average
 
 # Rows, capacity, operation, and how many times the reference's time we may take.
 TARGETS = (
@@ -129,6 +129,8 @@ def measure(case: Case, peers: list[str], rounds: int, console: Console) -> dict
     """
     rng, title = _rng(0), f"{case.rows} rows, N={case.capacity:,}"
     buffers: dict[str, Buffer] = {OURS: Freshper(case.example(), case.capacity)}
+    if case.rows == "trajectory":
+        buffers[PACKED] = Freshper(case.example(), case.capacity, TOKENS)
     buffers |= {name: PEERS[name](case.example(), case.capacity) for name in peers}
     priorities = rng.lognormal(size=case.capacity).astype(np.float32)
     with console.counting(f"{title}: filling", case.capacity) as show:
@@ -221,11 +223,14 @@ def _summarise(seconds: dict[tuple[str, str], list[float]]) -> list[dict[str, An
 def _memory(case: Case, buffers: dict[str, Buffer]) -> list[dict[str, Any]]:
     """List the bytes of each buffer's state; of ours, those of each storage, planned."""
     entries: list[tuple[str, str, int | None]] = []
-    for storage, options in STORAGES.items():
+    for storage in ("dense", "packed") if case.rows == "trajectory" else ("dense",):
+        options = packed_options(case.capacity, TOKENS if storage == "packed" else None)
         planned = replay.make_buffer(capacity=case.capacity, **options)
         state = jax.eval_shape(planned.init, case.example())
         entries.append((OURS, storage, replay.state_nbytes(state)))
-    entries += [(name, "dense", buffers[name].nbytes()) for name in buffers if name != OURS]
+    entries += [
+        (name, "dense", buffers[name].nbytes()) for name in buffers if name not in (OURS, PACKED)
+    ]
     names = ("implementation", "storage", "nbytes")
     return [dict(zip(names, entry, strict=True)) for entry in entries]
 
@@ -257,6 +262,24 @@ def judge(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return verdicts
 
 
+def packed_to_dense(memory: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Compare the bytes of our storages, for each size of which both are known."""
+    sizes = {
+        (entry["capacity"], entry["storage"]): entry["nbytes"]
+        for entry in memory
+        if entry["implementation"] == OURS and entry["rows"] == "trajectory"
+    }
+    ratios = {
+        capacity: nbytes / sizes[capacity, "dense"]
+        for (capacity, storage), nbytes in sizes.items()
+        if storage == "packed"
+    }
+    return [
+        {"capacity": capacity, "ratio": ratio, "passed": ratio <= MOST_PACKED_TO_DENSE}
+        for capacity, ratio in ratios.items()
+    ]
+
+
 def peers_ahead(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """List where another buffer is faster than ours, by the minimum, and how many times."""
 
@@ -273,13 +296,16 @@ def peers_ahead(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "times": ours[place(cell)] / cell["minimum_s"],
         }
         for cell in cells
-        if cell["operation"] != DECAY and cell["minimum_s"] < ours[place(cell)]
+        if cell["operation"] != DECAY
+        and cell["implementation"] != PACKED
+        and cell["minimum_s"] < ours[place(cell)]
     ]
 
 
 def tables(report: dict[str, Any]) -> str:
     """Write the report as Markdown."""
-    names = [OURS, *report["peers"]]
+    there = {cell["implementation"] for cell in report["cells"]}
+    names = [OURS, *([PACKED] if PACKED in there else []), *report["peers"]]
     cells = {
         (cell["rows"], cell["capacity"], cell["operation"], cell["implementation"]): cell
         for cell in report["cells"]
@@ -330,6 +356,12 @@ def tables(report: dict[str, Any]) -> str:
             for entry in report["targets"]
         ],
     )
+    for entry in report["packed"]:
+        lines += [
+            "",
+            f"Packed to dense bytes, N={entry['capacity']:,}: {entry['ratio']:.2f}, at most "
+            f"{MOST_PACKED_TO_DENSE}: {marks[entry['passed']]}",
+        ]
     lines += ["", f"Where another buffer is faster than {OURS}, by the minimum:", ""]
     ahead: dict[str, list[str]] = {}
     for entry in report["peers_ahead"]:
@@ -405,6 +437,7 @@ def main() -> None:
             report[name] += found
         gc.collect()  # the buffers of one case must be gone before the next one fills its own
     report["targets"] = judge(report["cells"])
+    report["packed"] = packed_to_dense(report["memory"])
     report["peers_ahead"] = peers_ahead(report["cells"])
     print(tables(report))
     if options.json is not None:

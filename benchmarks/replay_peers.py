@@ -13,7 +13,18 @@ import numpy as np
 
 from freshper_jax import replay
 
-__all__ = ["ALPHA", "BETA", "PEERS", "TAU", "Buffer", "Call", "Freshper", "Rows", "missing"]
+__all__ = [
+    "ALPHA",
+    "BETA",
+    "PEERS",
+    "TAU",
+    "Buffer",
+    "Call",
+    "Freshper",
+    "Rows",
+    "missing",
+    "packed_options",
+]
 
 ALPHA, BETA, TAU = 0.6, 0.4, 100.0
 Rows = dict[str, np.ndarray]
@@ -45,12 +56,24 @@ class Buffer(Protocol):
         ...
 
 
-class Freshper:
-    """This project's buffer; its clock moves at every add and at every draw."""
+def packed_options(capacity: int, tokens: int | None) -> dict[str, Any]:
+    """Choose packed storage, all leaves ragged, with room for rows of a third of the longest."""
+    if tokens is None:
+        return {}
+    return {"storage": "packed", "token_capacity": capacity * tokens // 3 + 1, "ragged": True}
 
-    def __init__(self, example: Rows, capacity: int, **options: Any) -> None:
+
+class Freshper:
+    """This project's buffer; its clock moves at every add and at every draw.
+
+    With `tokens`, the length of the longest row, rows are packed, and are a third as long on
+    average.
+    """
+
+    def __init__(self, example: Rows, capacity: int, tokens: int | None = None) -> None:
+        self._tokens = tokens
         self._buffer = replay.make_buffer(
-            capacity=capacity, alpha=ALPHA, beta=BETA, tau=TAU, **options
+            capacity=capacity, alpha=ALPHA, beta=BETA, tau=TAU, **packed_options(capacity, tokens)
         )
         self._state = self._buffer.init(example)
         self._clock = 0
@@ -62,10 +85,14 @@ class Freshper:
         batch, base = _on_device((rows, priorities))
         self._clock += 1
         clock = self._clock
+        lengths = None
+        if self._tokens is not None:
+            mixed = np.arange(len(priorities)) * 37 % (2 * self._tokens // 3) + 1
+            lengths = _on_device(mixed.astype(np.int32))
 
         def call() -> None:
             self._state, handles = jax.block_until_ready(
-                self._buffer.add(self._state, batch, base, clock)
+                self._buffer.add(self._state, batch, base, clock, lengths=lengths)
             )
             self._added.append(handles)
 

@@ -38,7 +38,14 @@ def test_ours_alone(capsys, monkeypatch, tmp_path):
     assert report["peers"] == report["peers_ahead"] == []
     assert report["missing"] == {}
     places = [(case, operation) for case in ("scalar", "trajectory") for operation in OPERATIONS]
-    cells = {(entry["rows"], entry["operation"]): entry for entry in report["cells"]}
+    packed = [entry for entry in report["cells"] if entry["implementation"] == "freshper packed"]
+    assert {entry["rows"] for entry in packed} == {"trajectory"}
+    (ratio,) = report["packed"]
+    # A third of the tokens; tokens and log-probs take 4 bytes each, the mask 1.
+    assert 1 / 3 < ratio["ratio"] < 0.45
+    assert ratio["passed"]
+    ours = [entry for entry in report["cells"] if entry["implementation"] == "freshper"]
+    cells = {(entry["rows"], entry["operation"]): entry for entry in ours}
     assert sorted(cells) == sorted(places)
     for (_, operation), entry in cells.items():
         assert entry["implementation"] == "freshper"
@@ -47,7 +54,8 @@ def test_ours_alone(capsys, monkeypatch, tmp_path):
         if operation != "decay all":
             assert 0 < entry["minimum_s"] <= entry["median_s"]
     assert [entry["passed"] for entry in report["targets"]] == [None] * len(TARGETS)
-    sizes = {entry["rows"]: entry["nbytes"] for entry in report["memory"]}
+    dense = [entry for entry in report["memory"] if entry["storage"] == "dense"]
+    sizes = {entry["rows"]: entry["nbytes"] for entry in dense}
     assert sizes["scalar"] < 1024 * 100 < 1030 * 512 * 9 < sizes["trajectory"]
     assert "| sample 1024 |" in capsys.readouterr().out
 
@@ -81,7 +89,7 @@ def test_a_faster_peer_is_told():
     (ahead,) = peers_ahead(cells)
     assert ahead["implementation"] == "cpprb"
     assert ahead["times"] == pytest.approx(5)
-    report = {"peers": ["flashbax", "cpprb"], "cells": cells, "memory": []}
+    report = {"peers": ["flashbax", "cpprb"], "cells": cells, "memory": [], "packed": []}
     text = tables(report | {"targets": judge(cells), "peers_ahead": [ahead]})
     assert "- cpprb, update 128: 5.0 times (scalar, N=1,000,000)" in text
     assert "| 50 / 50 us | 100 / 100 us | 10 / 10 us | 0.50 |" in text
