@@ -33,6 +33,9 @@ __all__ = ["ReplayBuffer", "make_buffer"]
 
 Scalar = float | int | jax.Array | np.ndarray
 
+# What float32 can still compute with; nothing sensible is anywhere near.
+_LARGEST_EXPONENT, _LEAST_TAU, _LARGEST_TAU = 1e6, 1e-30, 1e30
+
 
 @dataclasses.dataclass(frozen=True)
 class ReplayBuffer:
@@ -177,11 +180,20 @@ def make_buffer(
     # What only `init` reads would be compared, leaf by leaf, at every call.
     rules, init_rules = dataclasses.replace(rules, ragged=None), rules
 
-    def check_state(state: ReplayState) -> None:
+    def check_shape(state: ReplayState) -> None:
         if state.rows.shape != (capacity, 4):
             raise ValueError(
                 f"state holds {state.rows.shape[:-1]} slots, this buffer has capacity {capacity}"
             )
+        groups = None if state.groups is None else state.groups.ids.shape[0]
+        if groups != (rules.leaves if rules.group_size > 1 else None):
+            raise ValueError(
+                f"state holds room for {groups} groups, this buffer has group_size "
+                f"{rules.group_size} and strategy {rules.strategy!r}"
+            )
+
+    def check_state(state: ReplayState) -> None:
+        check_shape(state)
         tree = state.tree
         theirs = None if tree is None else (tree.alpha, tree.tau)
         ours = (rules.tree_alpha, rules.tree_tau) if rules.keeps_tree else None
@@ -291,8 +303,7 @@ def make_buffer(
         return _stats(state, _as_clock(clock), *options(alpha, tau), rules=rules)
 
     def retune(state: ReplayState) -> ReplayState:
-        if state.rows.shape != (capacity, 4):
-            check_state(state)
+        check_shape(state)
         return _retune(state, rules=rules)
 
     return ReplayBuffer(
@@ -333,21 +344,32 @@ def _stats(
 
 
 def _as_exponent(name: str, value: Scalar) -> Any:
-    if isinstance(value, jax.Array):
-        return _as_scalar(name, value, np.float32)
-    scalar = _as_scalar(name, value, np.float32)
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be finite and at least 0, got {value}")
-    return scalar
+    if not isinstance(value, jax.Array):
+        _check_number(name, value)
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name} must be finite and at least 0, got {value}")
+        if value > _LARGEST_EXPONENT:
+            raise ValueError(f"{name} must be at most {_LARGEST_EXPONENT:g}, got {value}")
+    return _as_scalar(name, value, np.float32)
 
 
 def _as_tau(value: Scalar) -> Any:
-    if isinstance(value, jax.Array):
-        return _as_scalar("tau", value, np.float32)
-    scalar = _as_scalar("tau", value, np.float32)
-    if not value > 0:
-        raise ValueError(f"tau must be greater than 0, got {value}")
-    return scalar
+    if not isinstance(value, jax.Array):
+        _check_number("tau", value)
+        if not value > 0:
+            raise ValueError(f"tau must be greater than 0, got {value}")
+        if not (value == math.inf or _LEAST_TAU <= value <= _LARGEST_TAU):
+            raise ValueError(
+                f"tau must be from {_LEAST_TAU:g} to {_LARGEST_TAU:g}, or infinite, got {value}"
+            )
+    return _as_scalar("tau", value, np.float32)
+
+
+def _check_number(name: str, value: object) -> None:
+    if not isinstance(value, int | float | np.number | np.ndarray):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if np.shape(value) != ():
+        raise ValueError(f"{name} must be a scalar, got shape {np.shape(value)}")
 
 
 def _as_clock(value: Scalar) -> Any:

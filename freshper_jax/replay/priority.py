@@ -6,13 +6,21 @@ from jax.experimental import checkify
 
 from freshper_jax.replay.rules import Rules
 
-__all__ = ["group_values", "leaf_values", "log_of_base", "log_priorities"]
+__all__ = [
+    "decay_rate",
+    "group_values",
+    "leaf_values",
+    "log_of_base",
+    "log_priorities",
+    "newest_birth",
+]
 
 Scalar = float | jax.Array
 
 # The smallest normal float32: below it, accelerators round to zero.
 SMALLEST_BASE = float(jnp.finfo(jnp.float32).tiny)
 _LARGEST_LAG = 1e30
+_EARLIEST = -(1 << 31)
 
 
 def log_of_base(base: jax.Array, fallback: float, *, checked: bool) -> tuple[jax.Array, jax.Array]:
@@ -39,6 +47,34 @@ def log_of_base(base: jax.Array, fallback: float, *, checked: bool) -> tuple[jax
         )
     base = jnp.where(bad, jnp.float32(fallback), base)
     return jnp.log(jnp.maximum(base, jnp.float32(SMALLEST_BASE))), bad
+
+
+def decay_rate(alpha: Scalar, tau: Scalar) -> jax.Array:
+    """Computes alpha / tau, by how much the logarithm of a mass falls a unit of the clock.
+
+    Args:
+      alpha: float32 scalar >= 0.
+      tau: float32 scalar > 0.
+
+    Returns:
+      float32 scalar, at most 1e30: more would be the same, but infinite times an age of 0 not.
+    """
+    return jnp.minimum(jnp.float32(alpha) / jnp.float32(tau), _LARGEST_LAG)
+
+
+def newest_birth(births: jax.Array, stored: jax.Array) -> jax.Array:
+    """Finds the latest of some births, also when the clock wraps between them.
+
+    Args:
+      births: `[n, ...]` int32 clocks.
+      stored: `[n, ...]` bool, false where a birth does not count.
+
+    Returns:
+      `[...]` int32; the first birth where none counts.
+    """
+    since = births - births[:1]
+    latest = jnp.max(jnp.where(stored, since, _EARLIEST), axis=0)
+    return births[0] + jnp.where(latest > _EARLIEST, latest, 0)
 
 
 def log_priorities(

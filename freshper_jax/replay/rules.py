@@ -84,6 +84,10 @@ def check_rules(rules: Rules) -> None:
         raise ValueError(
             f"fallback_priority must be finite and greater than 0, got {rules.fallback_priority}"
         )
+    if not 1e-37 <= rules.fallback_priority <= 1e37:
+        raise ValueError(
+            f"fallback_priority must be from 1e-37 to 1e37, got {rules.fallback_priority}"
+        )
     check_count("group_size", rules.group_size)
     if rules.strategy == "groups":
         if rules.group_size < 2:

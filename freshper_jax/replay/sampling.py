@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from freshper_jax.replay.draw import bits_for_draws
 from freshper_jax.replay.groups import complete_groups
-from freshper_jax.replay.priority import leaf_values, log_priorities
+from freshper_jax.replay.priority import decay_rate, leaf_values, newest_birth
 from freshper_jax.replay.rules import Rules
 from freshper_jax.replay.storage import by_leaf, members_of, read_rows
 from freshper_jax.replay.tree import Forest, build_tree, draw_leaves, plant
@@ -124,12 +124,13 @@ def forest_of(
     assert state.tree is not None
     own_alpha, own_tau = jnp.float32(rules.tree_alpha), jnp.float32(rules.tree_tau)
     if (alpha is None and tau is None) or rules.strategy == "uniform":
-        rate = jnp.float32(rules.tree_alpha / rules.tree_tau)
+        rate = decay_rate(own_alpha, own_tau)
         return own_alpha, own_tau, plant(state.tree, rules.leaves, rate)
     alpha, tau = own_alpha if alpha is None else alpha, own_tau if tau is None else tau
     log_mass, births = leaf_values(*by_leaf(state, rules), alpha, tau, rules=rules)
-    tree = build_tree(log_mass, births, alpha / tau, alpha=rules.alpha, tau=rules.tau)
-    return alpha, tau, plant(tree, rules.leaves, alpha / tau)
+    rate = decay_rate(alpha, tau)
+    tree = build_tree(log_mass, births, rate, alpha=rules.alpha, tau=rules.tau)
+    return alpha, tau, plant(tree, rules.leaves, rate)
 
 
 def leaf_log_masses(
@@ -155,8 +156,8 @@ def leaf_log_masses(
       `[n]` float32, -inf for nothing stored.
     """
     masses, born = leaf_values(log_base, births, alpha, tau, rules=rules)
-    # The exponent is in the mass already, so only the age is left to weigh.
-    return log_priorities(masses, born, newest, 1.0, tau / alpha)
+    lag = (newest - born).astype(jnp.float32) * decay_rate(alpha, tau)
+    return jnp.where(masses > -jnp.inf, masses - jnp.minimum(lag, 1e30), -jnp.inf)
 
 
 def least_log_mass(
@@ -227,7 +228,7 @@ def collect(
 
 
 def _log_masses(state: ReplayState, alpha: jax.Array, tau: jax.Array, *, rules: Rules) -> jax.Array:
-    newest = state.birth[(state.cursor - 1) % rules.capacity]
+    newest = newest_birth(state.birth, state.generation >= 0)
     if rules.strategy == "uniform":
         alpha, tau = jnp.zeros_like(alpha), jnp.full_like(tau, jnp.inf)
     return leaf_log_masses(*by_leaf(state, rules), newest, alpha, tau, rules=rules)

@@ -11,7 +11,14 @@ import numpy as np
 from freshper_jax.replay import packed
 from freshper_jax.replay.draw import FAN_OUT
 from freshper_jax.replay.groups import empty_groups, place_members
-from freshper_jax.replay.priority import group_values, leaf_values, log_of_base, log_priorities
+from freshper_jax.replay.priority import (
+    decay_rate,
+    group_values,
+    leaf_values,
+    log_of_base,
+    log_priorities,
+    newest_birth,
+)
 from freshper_jax.replay.rules import Rules
 from freshper_jax.replay.tree import PriorityTree, build_tree, refresh_tree
 from freshper_jax.replay.types import Handles, ReplayState, as_bits, as_float
@@ -348,7 +355,7 @@ def retune_tree(state: ReplayState, *, rules: Rules) -> ReplayState:
     if not rules.keeps_tree:
         return dataclasses.replace(state, tree=None)
     log_mass, births = leaf_values(*by_leaf(state, rules), alpha, tau, rules=rules)
-    tree = build_tree(log_mass, births, jnp.float32(alpha / tau), alpha=alpha, tau=tau)
+    tree = build_tree(log_mass, births, decay_rate(alpha, tau), alpha=alpha, tau=tau)
     return dataclasses.replace(state, tree=tree)
 
 
@@ -386,7 +393,7 @@ def _refreshed(
         leaves_at,
         rules.leaves,
         jnp.minimum(slots, rules.capacity - 1) // rules.group_size,
-        jnp.float32(alpha / tau),
+        decay_rate(alpha, tau),
         births_changed=births_changed,
     )
 
@@ -395,7 +402,7 @@ def _room(state: ReplayState, count: int, *, rules: Rules) -> jax.Array:
     """Lists `[count]` leaves that new rows or groups take: free ones, then those that must go."""
     if rules.eviction == "lowest_priority":
         log_base, births = by_leaf(state, rules)
-        newest = state.birth[(state.cursor - 1) % rules.capacity]
+        newest = newest_birth(state.birth, state.generation >= 0)
         if rules.group_size == 1:
             value = log_priorities(log_base, births, newest, 1.0, rules.tau)
         else:

@@ -15,11 +15,19 @@ import jax
 import jax.numpy as jnp
 
 from freshper_jax.replay.draw import FAN_OUT, Position, descend, running_shares
+from freshper_jax.replay.priority import newest_birth
 
-__all__ = ["Forest", "PriorityTree", "build_tree", "draw_leaves", "plant", "refresh_tree"]
+__all__ = [
+    "Forest",
+    "PriorityTree",
+    "build_tree",
+    "draw_leaves",
+    "plant",
+    "refresh_tree",
+    "tree_rows",
+]
 
 _LARGEST_LAG = 1e30  # finite, so that a rate of zero does not meet infinity
-_EARLIEST = -(1 << 31)
 
 LeavesAt = Callable[[jax.Array], tuple[jax.Array, jax.Array]]
 
@@ -77,7 +85,7 @@ def build_tree(
     Args:
       log_mass: `[N]` float32 logarithms of the leaves' masses at their births, -inf for none.
       births: `[N]` int32 clocks.
-      rate: float32 scalar, alpha / tau: how fast the logarithm of a mass falls.
+      rate: float32 scalar, what `decay_rate` gives.
       alpha: what the tree is labelled with.
       tau: what the tree is labelled with.
 
@@ -112,7 +120,7 @@ def refresh_tree(
         indices that are in range.
       leaves: N.
       changed: `[B]` int32 leaves, in range; duplicates do no harm.
-      rate: float32 scalar, alpha / tau.
+      rate: float32 scalar, what `decay_rate` gives.
       births_changed: whether leaves were born, or died, and not only changed in mass.
 
     Returns:
@@ -150,7 +158,7 @@ def plant(tree: PriorityTree, leaves: int, rate: jax.Array) -> Forest:
     Args:
       tree: the tree.
       leaves: N.
-      rate: float32 scalar, alpha / tau.
+      rate: float32 scalar, what `decay_rate` gives.
 
     Returns:
       The tree, ready to draw from.
@@ -241,10 +249,7 @@ def _aged(
 ) -> tuple[jax.Array, jax.Array]:
     """Ages `[k, n]` masses to the `[n]` newest births, which it finds where not known."""
     if newest is None:
-        # Relative to the first one: right also when the clock wraps between births.
-        since = births - births[:1]
-        latest = jnp.max(jnp.where(log_mass > -jnp.inf, since, _EARLIEST), axis=0)
-        newest = births[0] + jnp.where(latest > _EARLIEST, latest, 0)
+        newest = newest_birth(births, log_mass > -jnp.inf)
     lag = jnp.minimum((newest[None, :] - births).astype(jnp.float32) * rate, _LARGEST_LAG)
     return jnp.where(log_mass > -jnp.inf, log_mass - lag, -jnp.inf), newest
 
@@ -252,6 +257,11 @@ def _aged(
 def _in_nodes(values: jax.Array, fill: float) -> jax.Array:
     missing = -values.shape[0] % FAN_OUT
     return jnp.pad(values, (0, missing), constant_values=fill).reshape(-1, FAN_OUT).T
+
+
+def tree_rows(leaves: int) -> int:
+    """Counts the nodes of a tree over so many leaves."""
+    return sum(_level_sizes(leaves))
 
 
 def _level_sizes(leaves: int) -> tuple[int, int]:
