@@ -134,7 +134,8 @@ def make_buffer(
         base priority stored (in an empty buffer: of the batch). Ageing starts at `add` in both.
       eviction: `oldest`, or `lowest_priority`: what has the lowest effective priority at the
         time of the `add` goes first, of equals the one in the lower slot; one pass over the
-        rows. Groups go as a whole, and the members present count.
+        rows. Groups go as a whole; one whose members are still arriving stays while complete
+        ones are left, unless C / g groups have been opened after it.
       weight_normaliser: `batch_max`, `buffer_max` (one pass over the rows), `mean` or `none`.
       fallback_priority: the base priority that replaces NaN, infinite and negative ones, which
         `stats` counts; finite, > 0.

@@ -406,8 +406,15 @@ def _room(state: ReplayState, count: int, *, rules: Rules) -> jax.Array:
         if rules.group_size == 1:
             value = log_priorities(log_base, births, newest, 1.0, rules.tau)
         else:
-            mass, born, _ = group_values(log_base, births, rules.tau, rules=rules)
+            assert state.groups is not None
+            mass, born, complete = group_values(log_base, births, rules.tau, rules=rules)
             value = log_priorities(mass, born, newest, 1.0, rules.tau)
+            # A group under way is not judged before its members are there, unless it was given
+            # up: as many groups have been opened since as there is room for.
+            since = (state.groups.opened - state.groups.number) & _GENERATION_BITS
+            under_way = (state.groups.number >= 0) & ~complete
+            waits = jnp.where(since > rules.leaves, -jnp.inf, jnp.inf)
+            value = jnp.where(under_way, waits, value)
         return jax.lax.top_k(-value, count)[1].astype(jnp.int32)
     if rules.group_size == 1:
         start = state.cursor
