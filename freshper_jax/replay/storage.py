@@ -371,7 +371,8 @@ def members_of(leaf: jax.Array, rules: Rules) -> jax.Array:
     """Lists the slots of leaves: `[...]` for rows, `[..., g]` for groups."""
     if rules.group_size == 1:
         return leaf
-    return leaf[..., None] * rules.group_size + jnp.arange(rules.group_size, dtype=jnp.int32)
+    members = jnp.arange(rules.group_size, dtype=jnp.int32)
+    return leaf[..., None] * rules.group_size + members.reshape(*[1] * leaf.ndim, -1)
 
 
 def _refreshed(
