@@ -54,6 +54,8 @@ class ReplayBuffer:
     | probabilities | (state, *, alpha=, tau=) -> P `[C]` float32                            |
     | stats         | (state, clock, *, alpha=, tau=) -> statistics                          |
     | retune        | (state) -> state                                                       |
+    | rules         | Rules, the options, all but beta                                       |
+    | beta          | float, what `sample` takes where it is given none                      |
     """
 
     capacity: int
@@ -66,6 +68,8 @@ class ReplayBuffer:
     probabilities: Callable[..., jax.Array]
     stats: Callable[..., ReplayStats]
     retune: Callable[[ReplayState], ReplayState]
+    rules: Rules
+    beta: float
 
 
 def make_buffer(
@@ -318,6 +322,8 @@ def make_buffer(
         probabilities=probabilities,
         stats=stats,
         retune=retune,
+        rules=init_rules,
+        beta=float(own_beta),
     )
 
 

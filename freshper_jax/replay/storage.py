@@ -148,6 +148,7 @@ def insert_rows(
     groups: jax.Array | None,
     *,
     rules: Rules,
+    axis: str | None = None,
 ) -> tuple[ReplayState, Handles]:
     """Adds rows as if one at a time, over others once there is no room.
 
@@ -162,6 +163,8 @@ def insert_rows(
       lengths: `[B]` int32 tokens of each row, for packed storage.
       groups: `[B]` int32 group of each row, for strategy `groups`.
       rules: the buffer's options.
+      axis: the mesh axis over whose devices insertion `max` looks for the largest base priority;
+        None for this state alone.
 
     Returns:
       The new state and the handles of the B rows.
@@ -169,8 +172,10 @@ def insert_rows(
     capacity, rows = rules.capacity, base_priority.shape[0]
     log_base, bad = log_of_base(base_priority, rules.fallback_priority, checked=rules.checked)
     if rules.insertion == "max":
-        stored = jnp.max(state.log_base)
-        log_base = jnp.full_like(log_base, jnp.where(state.size > 0, stored, jnp.max(log_base)))
+        stored, given = jnp.max(state.log_base), jnp.max(log_base)
+        if axis is not None:
+            stored, given = jax.lax.pmax((stored, given), axis)
+        log_base = jnp.full_like(log_base, jnp.where(stored > -jnp.inf, stored, given))
     order = jnp.arange(rows, dtype=jnp.int32)
     generation = (state.next_generation + order) & _GENERATION_BITS
     room = _room(state, min(rows, rules.leaves), rules=rules)

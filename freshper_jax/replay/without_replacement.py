@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-__all__ = ["draw_once_each", "log_inclusion"]
+__all__ = ["draw_once_each", "log_inclusion", "log_waits"]
 
 _LARGEST_LOG = 80.0  # exp of it is a float32
 
@@ -28,14 +28,26 @@ def draw_once_each(
     Source: Efraimidis and Spirakis, Weighted random sampling with a reservoir, 2006.
     """
     rows = log_masses.shape[0]
-    # Times near 0 decide about rare rows: two words give them a resolution of 2^-48.
-    words = (jax.random.bits(key, (2, rows), jnp.uint32) >> 8).astype(jnp.float32)
-    quantile = (words[0] + (words[1] + 0.5) * jnp.float32(2.0**-24)) * jnp.float32(2.0**-24)
-    waits = jnp.log(-jnp.log1p(-jnp.minimum(quantile, jnp.float32(1 - 2.0**-24))))
-    times = jnp.where(log_masses > -jnp.inf, waits - log_masses, jnp.inf)
-    later, first = jax.lax.top_k(-times, min(draws + 1, rows))
+    later, first = jax.lax.top_k(-log_waits(key, log_masses), min(draws + 1, rows))
     log_time = -later[draws] if draws < rows else jnp.float32(jnp.inf)
     return first[:draws].astype(jnp.int32), later[:draws] > -jnp.inf, log_time
+
+
+def log_waits(key: jax.Array, log_masses: jax.Array) -> jax.Array:
+    """Draws how long each row waits: an exponential time, at a rate that is its mass.
+
+    Args:
+      key: typed PRNG key; it is consumed.
+      log_masses: `[N]` float32, -inf for no row.
+
+    Returns:
+      `[N]` float32 logarithms of the times, infinite for no row.
+    """
+    # Times near 0 decide about rare rows: two words give them a resolution of 2^-48.
+    words = (jax.random.bits(key, (2, log_masses.shape[0]), jnp.uint32) >> 8).astype(jnp.float32)
+    quantile = (words[0] + (words[1] + 0.5) * jnp.float32(2.0**-24)) * jnp.float32(2.0**-24)
+    waits = jnp.log(-jnp.log1p(-jnp.minimum(quantile, jnp.float32(1 - 2.0**-24))))
+    return jnp.where(log_masses > -jnp.inf, waits - log_masses, jnp.inf)
 
 
 def log_inclusion(log_masses: jax.Array, log_time: jax.Array) -> jax.Array:
