@@ -9,6 +9,7 @@ from freshper_jax.replay.base_priority import (
     mean_absolute_td_error,
 )
 from freshper_jax.replay.buffer import ReplayBuffer, make_buffer
+from freshper_jax.replay.sharded import make_sharded_buffer
 from freshper_jax.replay.storage import state_nbytes
 from freshper_jax.replay.theory import (
     ess_fraction_bound_from_kl,
@@ -41,6 +42,7 @@ __all__ = [
     "freshness",
     "length",
     "make_buffer",
+    "make_sharded_buffer",
     "mean_absolute_advantage",
     "mean_absolute_td_error",
     "mean_drawn_age",
