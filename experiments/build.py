@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from experiments.options import Options, OptionsError
+from experiments.options import ONCE_EACH, Options, OptionsError
 from experiments.task import Task
 from freshper_jax import replay
 from freshper_jax.generate import SamplingParams, make_generator
@@ -75,7 +75,8 @@ def settle_options(options: Options, task: Task) -> Options:
     """Return the options with what the task decides filled in.
 
     Raises:
-      OptionsError: an evaluation wants more held-out episodes than there are.
+      OptionsError: an evaluation wants more held-out episodes than there are, or the replay's
+        tokens are too few for the trajectories, or too many.
     """
     for name in ("episodes", "final_episodes"):
         count = getattr(options.evaluation, name)
@@ -84,10 +85,30 @@ def settle_options(options: Options, task: Task) -> Options:
                 f"--evaluation.{name.replace('_', '-')}: got {count}, expected at most the "
                 f"{task.held_out_count} held-out episodes"
             )
-    if options.max_tokens is not None:
+    if options.max_tokens is None:
+        width = -(-task.max_tokens(options.max_new_tokens) // 16) * 16
+        options = dataclasses.replace(options, max_tokens=width)
+    if options.replay.source != "buffer" or options.replay.storage != "packed":
         return options
-    width = -(-task.max_tokens(options.max_new_tokens) // 16) * 16
-    return dataclasses.replace(options, max_tokens=width)
+    return _settle_token_capacity(options)
+
+
+def _settle_token_capacity(options: Options) -> Options:
+    """Return the options with the tokens of packed storage filled in."""
+    settings, width = options.replay, _width(options)
+    least, reason = width, f"one trajectory of {width} tokens"
+    if settings.strategy in ONCE_EACH:
+        least = settings.batch * width
+        reason = f"--replay.batch trajectories of {width} tokens, none drawn twice"
+    tokens = settings.token_capacity
+    if tokens is None:
+        tokens = max(least, -(-settings.capacity * width // 3))
+    if not least <= tokens < 2**30:
+        raise OptionsError(
+            f"--replay.token-capacity: got {tokens}, expected an integer from {least} ({reason}) "
+            "to 2^30 - 1"
+        )
+    return dataclasses.replace(options, replay=dataclasses.replace(settings, token_capacity=tokens))
 
 
 def build(options: Options, task: Task) -> Parts:
@@ -191,6 +212,8 @@ def build(options: Options, task: Task) -> Parts:
                 updates=options.replay.updates,
                 batch=options.replay.batch,
                 beta=options.replay.beta if corrects else (0.0, 0.0),
+                lengths=options.replay.storage == "packed",
+                groups=options.replay.strategy == "groups",
             ),
             place=lambda tree: jax.device_put(tree, rows),
         )
@@ -254,19 +277,27 @@ def _width(options: Options) -> int:
 
 def _make_buffer(options: Options) -> replay.ReplayBuffer:
     settings = options.replay
+    packed = settings.storage == "packed"
     buffer = replay.make_buffer(
         capacity=settings.capacity,
         alpha=settings.alpha,
         tau=settings.tau,
         strategy=settings.strategy,
         insertion=settings.insertion,
+        eviction=settings.eviction,
+        group_size=options.group_size if settings.strategy == "groups" else 1,
+        group_priority=settings.group_priority,
+        storage=settings.storage,
+        token_capacity=settings.token_capacity,
+        ragged=_ragged(_example_row(options)) if packed else None,
         weight_normaliser={"raw": "none", "off": "none"}.get(settings.weights, settings.weights),
     )
     needed = replay.state_nbytes(jax.eval_shape(buffer.init, _example_row(options)))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if jax.default_backend() == "cpu" and needed > memory:
+        held = f"and {settings.token_capacity}" if packed else f"of {_width(options)}"
         raise OptionsError(
-            f"--replay.capacity: {settings.capacity} rows of {_width(options)} tokens take "
+            f"--replay.capacity: {settings.capacity} rows {held} tokens take "
             f"{needed / 2**30:.1f} GiB, expected less than the machine's {memory / 2**30:.1f} GiB"
         )
     return buffer
@@ -322,6 +353,11 @@ def _example_row(options: Options) -> Trajectory:
         temperature=np.zeros((), np.float32),
         log_probs_t1=None if options.temperature == 1.0 else wide,
     )
+
+
+def _ragged(example: Trajectory) -> Trajectory:
+    """Say which fields of a trajectory have one value a token."""
+    return jax.tree.map(lambda leaf: leaf.ndim > 0, example)
 
 
 _BASE_PRIORITIES: dict[str, Callable[[Any], jax.Array]] = {

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 __all__ = [
+    "ONCE_EACH",
     "Arm",
     "EvaluationOptions",
     "LearningOptions",
@@ -24,6 +26,9 @@ __all__ = [
 Arm = Literal["freshper", "per", "uniform", "fifo", "on_policy", "on_policy_epochs"]
 Preset = Literal["tiny"]
 
+# Strategies that take no row twice in a draw.
+ONCE_EACH = ("prioritized_without_replacement", "newest", "oldest")
+
 
 class OptionsError(ValueError):
     """An option has a value that cannot work; the message names it."""
@@ -35,8 +40,15 @@ class ReplayOptions:
 
     source: Literal["buffer", "fresh", "none"] = "buffer"
     """buffer: draws from replay; fresh: as many further passes over the fresh batch; none."""
-    strategy: Literal["prioritized", "uniform", "newest"] = "prioritized"
-    """How rows are drawn."""
+    strategy: Literal[
+        "prioritized",
+        "prioritized_without_replacement",
+        "uniform",
+        "newest",
+        "oldest",
+        "groups",
+    ] = "prioritized"
+    """How rows are drawn; groups draws all episodes of a --group-size group together."""
     tau: float | None = 10.0
     """Decay constant in optimiser updates; None keeps priorities from ageing."""
     alpha: float = 0.6
@@ -48,7 +60,16 @@ class ReplayOptions:
     batch: int = 64
     """Trajectories an extra update draws."""
     capacity: int = 16_384
-    """Trajectories held; the oldest leave first."""
+    """Trajectories held."""
+    eviction: Literal["oldest", "lowest_priority"] = "oldest"
+    """Which trajectories leave a full buffer first."""
+    storage: Literal["dense", "packed"] = "dense"
+    """dense: every trajectory takes --max-tokens; packed: only as many tokens as it has."""
+    token_capacity: int | None = None
+    """Tokens that packed storage holds; by default --replay.capacity times a third of --max-tokens,
+    for few trajectories are as long as the longest. The oldest leave when tokens run out."""
+    group_priority: Literal["mean", "max"] = "mean"
+    """What of its members' priorities is the priority of a group."""
     priority: Literal["return", "advantage", "length", "constant"] = "return"
     """Base priority of a trajectory."""
     insertion: Literal["base", "max"] = "base"
@@ -246,6 +267,7 @@ def check_options(options: Options) -> None:
             replay.capacity,
             f"at least --replay.batch ({replay.batch})",
         )
+        _check_buffer(options, expect)
     positive("learning.learning-rate", learning.learning_rate)
     positive("learning.max-grad-norm", learning.max_grad_norm)
     expect(0 < learning.clip < 1, "learning.clip", learning.clip, "a number between 0 and 1")
@@ -298,6 +320,53 @@ def check_options(options: Options) -> None:
     count("evaluation.final-episodes", options.evaluation.final_episodes)
     for axis in ("data", "fsdp", "tp"):
         count(f"mesh.{axis}", getattr(options.mesh, axis))
+
+
+def _check_buffer(options: Options, expect: Callable[[bool, str, object, str], None]) -> None:
+    """Refuse settings of the buffer that do not go with each other or with the rollouts."""
+    replay, group_size = options.replay, options.group_size
+    if replay.strategy in ONCE_EACH:
+        expect(
+            replay.batch <= options.episodes,
+            "replay.batch",
+            replay.batch,
+            f"at most --episodes ({options.episodes}) with --replay.strategy {replay.strategy}: "
+            "it takes no trajectory twice, and the first draw has no others",
+        )
+    if replay.strategy == "groups":
+        expect(
+            group_size >= 2,
+            "group-size",
+            group_size,
+            "an integer of at least 2 with --replay.strategy groups",
+        )
+        for flag, rows in (("replay.capacity", replay.capacity), ("replay.batch", replay.batch)):
+            expect(
+                rows % group_size == 0,
+                flag,
+                rows,
+                f"a multiple of --group-size ({group_size}) with --replay.strategy groups",
+            )
+    if replay.storage == "dense":
+        expect(
+            replay.token_capacity is None,
+            "replay.token-capacity",
+            replay.token_capacity,
+            "None without --replay.storage packed",
+        )
+        return
+    expect(
+        replay.eviction == "oldest",
+        "replay.eviction",
+        replay.eviction,
+        "oldest with --replay.storage packed, whose ring of tokens overwrites the oldest ones",
+    )
+    expect(
+        replay.strategy != "groups",
+        "replay.strategy",
+        replay.strategy,
+        "any other with --replay.storage packed, which cannot keep a group together",
+    )
 
 
 def fingerprint(options: Options) -> dict[str, Any]:

@@ -52,6 +52,8 @@ class IterationConfig:
     updates: extra updates an iteration.
     batch: rows of a replayed batch.
     beta: importance exponent at the first and the last iteration, linear between.
+    lengths: whether the buffer is told the tokens of each row, as packed storage needs.
+    groups: whether it is told which rows share a start, as strategy `groups` needs.
     """
 
     iterations: int
@@ -59,6 +61,8 @@ class IterationConfig:
     updates: int = 2
     batch: int = 64
     beta: tuple[float, float] = (0.4, 1.0)
+    lengths: bool = False
+    groups: bool = False
 
     def beta_at(self, iteration: int) -> float:
         """Return the importance exponent of an iteration."""
@@ -119,7 +123,14 @@ def make_iteration(
         draws: list[Any] = []
         with _timed(times, "replay"):
             if buffer is not None and replay is not None and config.source == "buffer":
-                replay, _ = buffer.add(replay, batch, base_priority(batch), clock)
+                replay, _ = buffer.add(
+                    replay,
+                    batch,
+                    base_priority(batch),
+                    clock,
+                    lengths=batch.length if config.lengths else None,
+                    groups=group_names(trajectory, number) if config.groups else None,
+                )
                 beta = config.beta_at(number)
                 for index in range(config.updates):
                     draw = jax.random.fold_in(key, _REPLAY + index)
@@ -162,6 +173,12 @@ def make_iteration(
         return state, metrics
 
     return iterate
+
+
+def group_names(trajectory: Trajectory, iteration: int) -> np.ndarray:
+    """Name the group of each row `[B]` as no other iteration does: ids count anew in each."""
+    _, group = np.unique(trajectory.group_id, return_inverse=True)
+    return (iteration * len(group) + group).astype(np.int32)
 
 
 def episode_metrics(trajectory: Trajectory, episodes: EpisodeStats) -> Metrics:

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -183,6 +184,45 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     assert results[0] == results[1]
 
 
+@pytest.mark.slow
+def test_packed_storage_gives_the_run_of_dense_storage(finished, tmp_path):
+    """As long as no trajectory leaves for want of tokens, the same ones are drawn."""
+    every_row = 64 * 96
+    path, _ = run_small(
+        tmp_path / "packed", "--replay.storage=packed", f"--replay.token-capacity={every_row}"
+    )
+    assert history(path) == history(finished[0])
+    jax.tree.map(np.testing.assert_array_equal, parameters(path), parameters(finished[0]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--replay.storage=packed", "--replay.capacity=16"),
+        ("--replay.strategy=groups", "--group-size=2", "--replay.capacity=12"),
+        ("--replay.strategy=prioritized_without_replacement", "--replay.eviction=lowest_priority"),
+    ],
+    ids=["packed", "groups", "without replacement"],
+)
+def test_every_kind_of_buffer_resumes_bit_for_bit(flags, tmp_path):
+    flags = (*flags, "--iterations=2", "--checkpoint-every=1", "--evaluation.every=0")
+    path, _ = run_small(tmp_path / "run", *flags)
+    before, trained = history(path), parameters(path)
+    shutil.rmtree(path / "checkpoints" / "00000002")
+    path, printed = run_small(path, *flags, "--resume")
+    assert "after iteration 1" in printed
+    assert history(path) == before
+    jax.tree.map(np.testing.assert_array_equal, parameters(path), trained)
+    if "--replay.storage=packed" in flags:
+        config = json.loads((path / "config.json").read_text())
+        assert config["replay"]["token_capacity"] == 16 * 96 // 3
+        # The tokens run out before the slots do.
+        assert before[-1]["buffer/size"] < 16
+    if "--replay.strategy=groups" in flags:
+        assert [line["buffer/size"] for line in before[1:]] == [8, 12]
+
+
 @pytest.fixture(scope="module")
 def one_iteration(tmp_path_factory):
     """A run of one iteration on one device."""
@@ -211,8 +251,6 @@ def test_a_mesh_gives_the_result_of_one_device(axes, one_iteration, tmp_path):
 def test_a_run_on_a_mesh_resumes(tmp_path):
     flags = ("--mesh.data=4", "--mesh.fsdp=2", "--iterations=2", "--checkpoint-every=1")
     path, _ = run_small(tmp_path / "mesh", *flags)
-    import shutil
-
     shutil.rmtree(path / "checkpoints" / "00000002")
     before = history(path)
     path, printed = run_small(path, *flags, "--resume")
@@ -252,6 +290,37 @@ def test_a_run_that_saved_nothing_is_begun_anew(tmp_path):
         (["--warm-start.batch=0"], "--warm-start.batch: got 0"),
         (["--max-tokens=3"], "--max-tokens: got 3"),
         (["--replay.capacity=2000000000"], "--replay.capacity: got 2000000000"),
+        (["--replay.capacity=0"], "--replay.capacity: got 0"),
+        (
+            ["--replay.strategy=oldest", "--replay.batch=128"],
+            "--replay.batch: got 128, expected at most --episodes (64) with --replay.strategy",
+        ),
+        (["--replay.strategy=groups"], "--group-size: got 1, expected an integer of at least 2"),
+        (
+            ["--replay.strategy=groups", "--group-size=4", "--replay.capacity=1026"],
+            "--replay.capacity: got 1026, expected a multiple of --group-size (4)",
+        ),
+        (
+            [
+                "--replay.strategy=groups",
+                "--group-size=4",
+                "--replay.batch=66",
+                "--learning.microbatches=1",
+            ],
+            "--replay.batch: got 66, expected a multiple of --group-size (4)",
+        ),
+        (
+            ["--replay.token-capacity=4096"],
+            "--replay.token-capacity: got 4096, expected None without --replay.storage packed",
+        ),
+        (
+            ["--replay.storage=packed", "--replay.eviction=lowest_priority"],
+            "--replay.eviction: got lowest_priority, expected oldest with --replay.storage packed",
+        ),
+        (
+            ["--replay.storage=packed", "--replay.strategy=groups", "--group-size=4"],
+            "--replay.strategy: got groups, expected any other with --replay.storage packed",
+        ),
         (["--seed=-1"], "--seed"),
         (["--seed=4294967296"], "--seed: got 4294967296"),
     ],
@@ -280,6 +349,30 @@ def test_an_unknown_task_preset_is_refused(tmp_path):
 def test_a_buffer_larger_than_memory_is_refused(tmp_path):
     with pytest.raises(OptionsError, match=r"--replay\.capacity: 1000000000 rows of 96 tokens"):
         run_small(tmp_path / "run", "--replay.capacity=1000000000")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--replay.token-capacity=95",), r"got 95, expected an integer from 96 \(one"),
+        (
+            ("--replay.token-capacity=767", "--replay.strategy=oldest"),
+            r"got 767, expected an integer from 768 \(--replay\.batch trajectories of 96 tokens",
+        ),
+        (("--replay.capacity=100000000",), r"got 3200000000, expected .* to 2\^30 - 1"),
+    ],
+)
+def test_packed_storage_of_too_few_or_too_many_tokens_is_refused(flags, message, tmp_path):
+    with pytest.raises(OptionsError, match=rf"--replay\.token-capacity: {message}"):
+        run_small(tmp_path / "run", "--replay.storage=packed", *flags)
+
+
+def test_packed_storage_larger_than_memory_is_refused(tmp_path):
+    flags = ("--replay.storage=packed", "--replay.token-capacity=1000000000")
+    with pytest.raises(
+        OptionsError, match=r"--replay\.capacity: 900000000 rows and 1000000000 tok"
+    ):
+        run_small(tmp_path / "run", *flags, "--replay.capacity=900000000")
 
 
 def test_more_held_out_episodes_than_there_are_are_refused(tmp_path):
@@ -321,8 +414,6 @@ def test_a_checkpoint_of_another_configuration_is_refused(finished):
 
 
 def test_a_cut_checkpoint_falls_back_to_the_one_before(finished, tmp_path):
-    import shutil
-
     copy = tmp_path / "copy"
     shutil.copytree(finished[0], copy)
     newest = copy / "checkpoints" / "00000004"
