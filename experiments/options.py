@@ -243,8 +243,12 @@ def check_options(options: Options) -> None:
         options.temperature,
         "a number above 0 (training needs samples; greedy replies are part of the final table)",
     )
-    if replay.tau is not None:
-        positive("replay.tau", replay.tau)
+    expect(
+        replay.tau is None or 1e-30 <= replay.tau <= 1e30,
+        "replay.tau",
+        replay.tau,
+        "a number above 0, from 1e-30 to 1e30, or None",
+    )
     expect(0 <= replay.alpha <= 4, "replay.alpha", replay.alpha, "a number from 0 to 4")
     expect(
         all(0 <= b <= 1 for b in replay.beta),

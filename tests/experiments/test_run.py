@@ -274,6 +274,7 @@ def test_a_run_that_saved_nothing_is_begun_anew(tmp_path):
         (["--arm=best"], "--arm: unknown arm 'best', expected one of freshper, per"),
         (["--replay.tau=0"], "--replay.tau: got 0.0, expected a number above 0"),
         (["--replay.tau=nan"], "--replay.tau"),
+        (["--replay.tau=1e-31"], "--replay.tau: got 1e-31"),
         (["--replay.alpha=-1"], "--replay.alpha: got -1.0"),
         (["--replay.batch=0"], "--replay.batch: got 0, expected an integer of at least 1"),
         (["--replay.capacity=32"], "--replay.capacity: got 32, expected at least --replay.batch"),
