@@ -212,8 +212,6 @@ def build(options: Options, task: Task) -> Parts:
                 updates=options.replay.updates,
                 batch=options.replay.batch,
                 beta=options.replay.beta if corrects else (0.0, 0.0),
-                lengths=options.replay.storage == "packed",
-                groups=options.replay.strategy == "groups",
             ),
             place=lambda tree: jax.device_put(tree, rows),
         )

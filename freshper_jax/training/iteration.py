@@ -52,8 +52,6 @@ class IterationConfig:
     updates: extra updates an iteration.
     batch: rows of a replayed batch.
     beta: importance exponent at the first and the last iteration, linear between.
-    lengths: whether the buffer is told the tokens of each row, as packed storage needs.
-    groups: whether it is told which rows share a start, as strategy `groups` needs.
     """
 
     iterations: int
@@ -61,8 +59,6 @@ class IterationConfig:
     updates: int = 2
     batch: int = 64
     beta: tuple[float, float] = (0.4, 1.0)
-    lengths: bool = False
-    groups: bool = False
 
     def beta_at(self, iteration: int) -> float:
         """Return the importance exponent of an iteration."""
@@ -123,13 +119,14 @@ def make_iteration(
         draws: list[Any] = []
         with _timed(times, "replay"):
             if buffer is not None and replay is not None and config.source == "buffer":
+                rules = buffer.rules
                 replay, _ = buffer.add(
                     replay,
                     batch,
                     base_priority(batch),
                     clock,
-                    lengths=batch.length if config.lengths else None,
-                    groups=group_names(trajectory, number) if config.groups else None,
+                    lengths=batch.length if rules.storage == "packed" else None,
+                    groups=group_names(trajectory, number) if rules.group_size > 1 else None,
                 )
                 beta = config.beta_at(number)
                 for index in range(config.updates):
