@@ -18,6 +18,7 @@ import numpy as np
 
 from freshper_jax.replay.rules import ONCE_EACH, Rules, check_count, check_rules
 from freshper_jax.replay.sampling import draw_sample, leaves_stored, log_leaf_probabilities
+from freshper_jax.replay.scalars import Scalar, as_clock, as_exponent, as_tau
 from freshper_jax.replay.statistics import summarise
 from freshper_jax.replay.storage import (
     check_batch,
@@ -30,11 +31,6 @@ from freshper_jax.replay.storage import (
 from freshper_jax.replay.types import Handles, ReplayState, ReplayStats, Sample
 
 __all__ = ["ReplayBuffer", "make_buffer"]
-
-Scalar = float | int | jax.Array | np.ndarray
-
-# What float32 can still compute with; nothing sensible is anywhere near.
-_LARGEST_EXPONENT, _LEAST_TAU, _LARGEST_TAU = 1e6, 1e-30, 1e30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,11 +160,11 @@ def make_buffer(
     Source: Freshness-Aware PER, arXiv 2604.16918; Prioritized Experience Replay,
     arXiv 1511.05952.
     """
-    own_beta = _as_exponent("beta", beta)
+    own_beta = as_exponent("beta", beta)
     rules = Rules(
         capacity=capacity,
-        alpha=float(_as_exponent("alpha", alpha)),
-        tau=float(_as_tau(math.inf if tau is None else tau)),
+        alpha=float(as_exponent("alpha", alpha)),
+        tau=float(as_tau(math.inf if tau is None else tau)),
         strategy=strategy,
         insertion=insertion,
         eviction=eviction,
@@ -222,7 +218,7 @@ def make_buffer(
     ) -> tuple[ReplayState, Handles]:
         check_state(state)
         check_batch(state, batch, base_priority, lengths, groups, rules=rules)
-        return _add(state, batch, base_priority, _as_clock(clock), lengths, groups, rules=rules)
+        return _add(state, batch, base_priority, as_clock(clock), lengths, groups, rules=rules)
 
     def sample(
         state: ReplayState,
@@ -248,10 +244,10 @@ def make_buffer(
         return _sample(
             state,
             key,
-            _as_clock(clock),
-            own_beta if beta is None else _as_exponent("beta", beta),
-            None if alpha is None else _as_exponent("alpha", alpha),
-            None if tau is None else _as_tau(tau),
+            as_clock(clock),
+            own_beta if beta is None else as_exponent("beta", beta),
+            None if alpha is None else as_exponent("alpha", alpha),
+            None if tau is None else as_tau(tau),
             batch_size=batch_size,
             rules=rules,
         )
@@ -268,7 +264,7 @@ def make_buffer(
                 f"base_priority has shape {np.shape(base_priority)}, "
                 f"expected one value a handle, {handles.index.shape}"
             )
-        birth = None if clock is None else _as_clock(clock)
+        birth = None if clock is None else as_clock(clock)
         # What does not change stays out of the call: each array costs it more than a microsecond.
         changed = _update(
             dataclasses.replace(state, data=None), handles, base_priority, birth, rules=rules
@@ -284,8 +280,8 @@ def make_buffer(
 
     def options(alpha: Scalar | None, tau: Scalar | None) -> tuple[Any, Any]:
         return (
-            _as_exponent("alpha", rules.alpha if alpha is None else alpha),
-            _as_tau(rules.tau if tau is None else tau),
+            as_exponent("alpha", rules.alpha if alpha is None else alpha),
+            as_tau(rules.tau if tau is None else tau),
         )
 
     def probabilities(
@@ -305,7 +301,7 @@ def make_buffer(
         tau: Scalar | None = None,
     ) -> ReplayStats:
         check_state(state)
-        return _stats(state, _as_clock(clock), *options(alpha, tau), rules=rules)
+        return _stats(state, as_clock(clock), *options(alpha, tau), rules=rules)
 
     def retune(state: ReplayState) -> ReplayState:
         check_shape(state)
@@ -348,56 +344,3 @@ def _stats(
 ) -> ReplayStats:
     log_probabilities = log_leaf_probabilities(state, alpha, tau, rules=rules)
     return summarise(state, clock, tau, log_probabilities)
-
-
-def _as_exponent(name: str, value: Scalar) -> Any:
-    if not isinstance(value, jax.Array):
-        _check_number(name, value)
-        if not 0 <= value < math.inf:
-            raise ValueError(f"{name} must be finite and at least 0, got {value}")
-        if value > _LARGEST_EXPONENT:
-            raise ValueError(f"{name} must be at most {_LARGEST_EXPONENT:g}, got {value}")
-    return _as_scalar(name, value, np.float32)
-
-
-def _as_tau(value: Scalar) -> Any:
-    if not isinstance(value, jax.Array):
-        _check_number("tau", value)
-        if not value > 0:
-            raise ValueError(f"tau must be greater than 0, got {value}")
-        if not (value == math.inf or _LEAST_TAU <= value <= _LARGEST_TAU):
-            raise ValueError(
-                f"tau must be from {_LEAST_TAU:g} to {_LARGEST_TAU:g}, or infinite, got {value}"
-            )
-    return _as_scalar("tau", value, np.float32)
-
-
-def _check_number(name: str, value: object) -> None:
-    if not isinstance(value, int | float | np.number | np.ndarray):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    if np.shape(value) != ():
-        raise ValueError(f"{name} must be a scalar, got shape {np.shape(value)}")
-
-
-def _as_clock(value: Scalar) -> Any:
-    if type(value) is int or not isinstance(value, jax.Array):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer | np.ndarray):
-            raise TypeError(f"clock must be an int32 scalar, got {value!r}")
-        if np.shape(value) == () and not -(1 << 31) <= value < 1 << 31:
-            raise ValueError(f"clock must fit int32, got {value}")
-    elif not jnp.issubdtype(value.dtype, jnp.integer):
-        raise TypeError(f"clock must be an int32 scalar, got {value!r}")
-    return _as_scalar("clock", value, np.int32)
-
-
-def _as_scalar(name: str, value: Scalar, dtype: type) -> Any:
-    """Gives every scalar one dtype, so that kinds of numbers do not compile anew."""
-    if isinstance(value, int | float | np.number):
-        return dtype(value)
-    if not isinstance(value, np.ndarray | jax.Array):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    if value.shape != ():
-        raise ValueError(f"{name} must be a scalar, got shape {value.shape}")
-    # A host's number would cost a wait, or is traced; the device's own is not converted twice.
-    same = isinstance(value, jax.Array) and value.dtype == dtype and not value.aval.weak_type
-    return value if same else jnp.asarray(value, dtype)

@@ -21,6 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from freshper_jax.replay.leaves import as_given, as_held, held_dtype, shape_and_dtype
+
 __all__ = [
     "PackedRows",
     "check_batch",
@@ -101,8 +103,8 @@ def init_packed(
         )
 
     def zeros(leaf: Any, drop: int, places: int) -> jax.Array:
-        shape, dtype = _shape_and_dtype(leaf)
-        return jax.lax.full((places, *shape[drop:]), 0, _dtype_held(dtype))
+        shape, dtype = shape_and_dtype(leaf)
+        return jax.lax.full((places, *shape[drop:]), 0, held_dtype(dtype))
 
     def keep(wanted: bool, drop: int, places: int) -> chex.ArrayTree:
         return jax.tree.map(
@@ -121,7 +123,7 @@ def init_packed(
         current_lap=jnp.zeros((), jnp.int32),
         clipped=jnp.zeros((), jnp.int32),
         longest=longest,
-        dtypes=tuple(_shape_and_dtype(leaf)[1] for leaf in jax.tree.leaves(example)),
+        dtypes=tuple(shape_and_dtype(leaf)[1] for leaf in jax.tree.leaves(example)),
     )
 
 
@@ -136,7 +138,7 @@ def check_batch(rows: PackedRows, batch: chex.ArrayTree, lengths: jax.Array) -> 
     Raises:
       ValueError: it has not; the message names the leaf, what it is, and what was expected.
     """
-    shape, dtype = _shape_and_dtype(lengths)
+    shape, dtype = shape_and_dtype(lengths)
     if len(shape) != 1 or shape[0] < 1 or dtype != jnp.int32:
         raise ValueError(
             f"lengths must have shape [B] with B >= 1 and dtype int32, got {shape} and {dtype}"
@@ -150,10 +152,10 @@ def check_batch(rows: PackedRows, batch: chex.ArrayTree, lengths: jax.Array) -> 
     named = jax.tree.leaves_with_path(batch)
     for (path, leaf), row in zip(named, jax.tree.leaves(example), strict=True):
         expected = ((shape[0], *row.shape), row.dtype)
-        if _shape_and_dtype(leaf) != expected:
+        if shape_and_dtype(leaf) != expected:
             raise ValueError(
                 f"batch{jax.tree_util.keystr(path)} has shape and dtype "
-                f"{_shape_and_dtype(leaf)}, expected {expected}: the leading axis of "
+                f"{shape_and_dtype(leaf)}, expected {expected}: the leading axis of "
                 "lengths, then the shape and dtype of the example"
             )
 
@@ -181,7 +183,7 @@ def write_rows(
     count, capacity = slots.shape[0], rows.start.shape[0]
     if count > capacity:
         raise ValueError(f"batch must have at most {capacity} rows, one a slot, got {count}")
-    batch = jax.tree.map(_as_held, batch)
+    batch = jax.tree.map(as_held, batch)
     lengths = jnp.asarray(lengths, jnp.int32)
     length = jnp.clip(lengths, 0, rows.longest)
     token_capacity = _token_capacity(rows)
@@ -254,7 +256,7 @@ def read_rows(rows: PackedRows, index: jax.Array) -> chex.ArrayTree:
         jax.tree.map(lambda leaf: leaf[index], rows.fixed),
     )
     leaves, structure = jax.tree.flatten(held)
-    return jax.tree.unflatten(structure, map(_as_given, leaves, rows.dtypes))
+    return jax.tree.unflatten(structure, map(as_given, leaves, rows.dtypes))
 
 
 def intact_rows(rows: PackedRows) -> jax.Array:
@@ -312,7 +314,7 @@ def _longest(example: chex.ArrayTree, flags: chex.ArrayTree) -> int:
     """Finds T, the leading axis of all ragged leaves."""
     named = jax.tree.leaves_with_path(example)
     shapes = {
-        jax.tree_util.keystr(path): _shape_and_dtype(leaf)[0]
+        jax.tree_util.keystr(path): shape_and_dtype(leaf)[0]
         for (path, leaf), flag in zip(named, jax.tree.leaves(flags), strict=True)
         if flag
     }
@@ -372,33 +374,6 @@ def _is_none(leaf: Any) -> bool:
     return leaf is None
 
 
-def _dtype_held(dtype: Any) -> Any:
-    """Gives the dtype in which leaves of a dtype are held."""
-    if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32:
-        return np.dtype(f"uint{jnp.finfo(dtype).bits}")
-    return dtype
-
-
-def _as_held(values: jax.Array) -> jax.Array:
-    """Turns values of the example's dtype into those held."""
-    values = jnp.asarray(values)
-    held = _dtype_held(values.dtype)
-    return values if values.dtype == held else jax.lax.bitcast_convert_type(values, held)
-
-
-def _as_given(values: jax.Array, dtype: Any) -> jax.Array:
-    """Turns values held into those of the example's dtype."""
-    return values if values.dtype == dtype else jax.lax.bitcast_convert_type(values, dtype)
-
-
 def _align(mask: jax.Array, values: jax.Array) -> jax.Array:
     """Gives a mask the axes that the values have beyond it."""
     return mask.reshape(mask.shape + (1,) * (values.ndim - mask.ndim))
-
-
-def _shape_and_dtype(leaf: Any) -> tuple[tuple[int, ...], Any]:
-    """Reads shape and dtype as JAX would store them, so float64 of numpy is float32."""
-    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
-        return leaf.shape, leaf.dtype
-    array = np.asarray(leaf)
-    return array.shape, jax.dtypes.canonicalize_dtype(array.dtype)

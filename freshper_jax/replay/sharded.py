@@ -18,14 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from freshper_jax.replay.buffer import (
-    ReplayBuffer,
-    Scalar,
-    _as_clock,
-    _as_exponent,
-    _as_tau,
-    make_buffer,
-)
+from freshper_jax.replay.buffer import ReplayBuffer, make_buffer
 from freshper_jax.replay.draw import bits_for_draws, position, running_shares
 from freshper_jax.replay.priority import decay_rate, newest_birth
 from freshper_jax.replay.rules import ONCE_EACH, Rules, check_count
@@ -36,6 +29,7 @@ from freshper_jax.replay.sampling import (
     least_log_mass,
     leaves_stored,
 )
+from freshper_jax.replay.scalars import Scalar, as_clock, as_exponent, as_tau
 from freshper_jax.replay.statistics import summarise
 from freshper_jax.replay.storage import (
     by_leaf,
@@ -205,7 +199,7 @@ def make_sharded_buffer(*, mesh: Mesh, axis: str, capacity: int, **options: Any)
         stored = dataclasses.replace(state, data=jax.tree.map(_without_devices, state.data))
         check_batch(stored, batch, base_priority, lengths, groups, rules=rules)
         part_of("the number of rows of a batch", np.shape(base_priority)[0])
-        return _add(state, batch, base_priority, _as_clock(clock), lengths, groups, spread=spread)
+        return _add(state, batch, base_priority, as_clock(clock), lengths, groups, spread=spread)
 
     def sample(
         state: ReplayState,
@@ -231,10 +225,10 @@ def make_sharded_buffer(*, mesh: Mesh, axis: str, capacity: int, **options: Any)
         return _sample(
             state,
             key,
-            _as_clock(clock),
-            _as_exponent("beta", single.beta if beta is None else beta),
-            None if alpha is None else _as_exponent("alpha", alpha),
-            None if tau is None else _as_tau(tau),
+            as_clock(clock),
+            as_exponent("beta", single.beta if beta is None else beta),
+            None if alpha is None else as_exponent("alpha", alpha),
+            None if tau is None else as_tau(tau),
             batch_size=batch_size,
             spread=spread,
         )
@@ -251,7 +245,7 @@ def make_sharded_buffer(*, mesh: Mesh, axis: str, capacity: int, **options: Any)
                 f"base_priority has shape {np.shape(base_priority)}, "
                 f"expected one value a handle, {handles.index.shape}"
             )
-        birth = None if clock is None else _as_clock(clock)
+        birth = None if clock is None else as_clock(clock)
         changed = _update(_without_data(state), handles, base_priority, birth, spread=spread)
         return dataclasses.replace(changed, data=state.data)
 
@@ -265,8 +259,8 @@ def make_sharded_buffer(*, mesh: Mesh, axis: str, capacity: int, **options: Any)
 
     def exponents(alpha: Scalar | None, tau: Scalar | None) -> tuple[Any, Any]:
         return (
-            _as_exponent("alpha", rules.alpha if alpha is None else alpha),
-            _as_tau(rules.tau if tau is None else tau),
+            as_exponent("alpha", rules.alpha if alpha is None else alpha),
+            as_tau(rules.tau if tau is None else tau),
         )
 
     def probabilities(
@@ -283,7 +277,7 @@ def make_sharded_buffer(*, mesh: Mesh, axis: str, capacity: int, **options: Any)
         tau: Scalar | None = None,
     ) -> ReplayStats:
         check_state(state)
-        now = _as_clock(clock)
+        now = as_clock(clock)
         return _stats(_without_data(state), now, *exponents(alpha, tau), spread=spread)
 
     def retune(state: ReplayState) -> ReplayState:

@@ -11,6 +11,7 @@ import numpy as np
 from freshper_jax.replay import packed
 from freshper_jax.replay.draw import FAN_OUT
 from freshper_jax.replay.groups import empty_groups, place_members
+from freshper_jax.replay.leaves import as_given, as_held, held_dtype, shape_and_dtype
 from freshper_jax.replay.priority import (
     decay_rate,
     group_values,
@@ -56,8 +57,8 @@ def init_state(example: chex.ArrayTree, *, rules: Rules) -> ReplayState:
     capacity = rules.capacity
 
     def rows_like(leaf: Any) -> jax.Array:
-        shape, dtype = _shape_and_dtype(leaf)
-        return jax.lax.full((capacity, *shape), 0, dtype)
+        shape, dtype = shape_and_dtype(leaf)
+        return jax.lax.full((capacity, *shape), 0, held_dtype(dtype))
 
     if rules.token_capacity is None:
         data: Any = jax.tree.map(rows_like, example)
@@ -69,6 +70,7 @@ def init_state(example: chex.ArrayTree, *, rules: Rules) -> ReplayState:
         tree=None,
         groups=empty_groups(rules.leaves) if rules.group_size > 1 else None,
         counts=jnp.zeros((7,), jnp.int32),
+        dtypes=tuple(shape_and_dtype(leaf)[1] for leaf in jax.tree.leaves(example)),
     )
     return retune_tree(state, rules=rules)
 
@@ -114,7 +116,7 @@ def check_batch(
             raise ValueError(f"{name} is an argument for {what}, and needed there, got {value!r}")
         if value is None:
             continue
-        shape, dtype = _shape_and_dtype(value)
+        shape, dtype = shape_and_dtype(value)
         if shape != (rows,) or not jnp.issubdtype(dtype, jnp.integer):
             raise ValueError(
                 f"{name} must be an integer a row, shape ({rows},), got {dtype} {shape}"
@@ -129,12 +131,12 @@ def check_batch(
     if named != expected_names:
         raise ValueError(f"batch has the leaves {named}, the example has {expected_names}")
     leaves, stored = jax.tree.leaves(batch), jax.tree.leaves(state.data)
-    for name, leaf, row in zip(named, leaves, stored, strict=True):
-        expected = ((rows, *row.shape[1:]), row.dtype)
-        if _shape_and_dtype(leaf) != expected:
+    for name, leaf, row, dtype in zip(named, leaves, stored, state.dtypes, strict=True):
+        expected = ((rows, *row.shape[1:]), dtype)
+        if shape_and_dtype(leaf) != expected:
             raise ValueError(
                 f"batch{name} has shape and dtype "
-                f"{_shape_and_dtype(leaf)}, expected {expected}: the leading axis of "
+                f"{shape_and_dtype(leaf)}, expected {expected}: the leading axis of "
                 "base_priority, then the shape and dtype of the example"
             )
 
@@ -215,7 +217,7 @@ def insert_rows(
             state.data, target, last, lengths[-kept:].astype(jnp.int32)
         )
     else:
-        data, intact = jax.tree.map(write, state.data, last), None
+        data, intact = jax.tree.map(write, state.data, jax.tree.map(as_held, last)), None
     state = dataclasses.replace(
         state,
         data=data,
@@ -267,7 +269,9 @@ def read_rows(state: ReplayState, index: jax.Array) -> chex.ArrayTree:
     """
     if isinstance(state.data, packed.PackedRows):
         return packed.read_rows(state.data, index)
-    return jax.tree.map(lambda leaf: leaf.at[index].get(mode="promise_in_bounds"), state.data)
+    leaves, structure = jax.tree.flatten(state.data)
+    read = [leaf.at[index].get(mode="promise_in_bounds") for leaf in leaves]
+    return jax.tree.unflatten(structure, map(as_given, read, state.dtypes))
 
 
 def live_handles(rows: jax.Array, handles: Handles) -> jax.Array:
@@ -447,11 +451,3 @@ def _evict(state: ReplayState, gone: jax.Array) -> ReplayState:
 
 def _no_row() -> jax.Array:
     return jnp.stack([as_bits(jnp.float32(-jnp.inf)), *jnp.array([0, -1, 0], jnp.int32)])
-
-
-def _shape_and_dtype(leaf: Any) -> tuple[tuple[int, ...], Any]:
-    """Reads shape and dtype as JAX would store them, so float64 of numpy is float32."""
-    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
-        return leaf.shape, leaf.dtype
-    array = np.asarray(leaf)
-    return array.shape, jax.dtypes.canonicalize_dtype(array.dtype)

@@ -1,6 +1,7 @@
 """The records of the replay: its state, the handles of rows, what a draw returns."""
 
 import dataclasses
+from typing import Any
 
 import chex
 import jax
@@ -74,7 +75,8 @@ class ReplayState:
 
     | field           | shape      | meaning                                                  |
     |-----------------|------------|----------------------------------------------------------|
-    | data            | C, ...     | the stored rows, a pytree; or `PackedRows`               |
+    | data            | C, ...     | the stored rows, a pytree; or `PackedRows`. Narrow floats |
+    |                 |            | are held as unsigned integers of the same bits           |
     | rows            | C, 4 int32 | in this order, each also an attribute, `[C]`:            |
     | log_base        |            | natural logarithm of the base priority, -inf when empty  |
     | birth           |            | the clock when the row was added                         |
@@ -90,6 +92,7 @@ class ReplayState:
     | evicted_undrawn |            | those of them that were never drawn                      |
     | stale_updates   |            | updates dropped: the row was gone or never existed       |
     | replaced        |            | base priorities that were NaN, infinite or negative      |
+    | dtypes          | static     | those of the leaves of the example                       |
     """
 
     data: chex.ArrayTree
@@ -97,6 +100,7 @@ class ReplayState:
     tree: PriorityTree | None
     groups: GroupSlots | None
     counts: jax.Array
+    dtypes: tuple[Any, ...] = dataclasses.field(default=(), metadata={"static": True})
 
     # A row's numbers lie side by side, so that a draw waits for memory once, and the counts are
     # one array, not seven: each array costs a call as much as the arithmetic on it.

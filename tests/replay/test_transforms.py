@@ -166,6 +166,22 @@ def test_no_leaf_is_copied(insertion, rows):
             assert memory.temp_size_in_bytes < bases + 64 * 1024
 
 
+def test_narrow_floats_keep_their_bits_and_are_not_copied():
+    # On CPU, XLA writes a row of bfloat16 by way of a float32 copy of all rows.
+    buffer = replay.make_buffer(capacity=1 << 14)
+    state = buffer.init(jnp.zeros((16,), jnp.bfloat16))
+    bits = np.random.default_rng(0).integers(0, 1 << 16, (8, 16)).astype(np.uint16)
+    bits[0, :3] = [0x7FC5, 0xFF81, 0x8000]  # NaNs with a payload, and minus zero
+    rows = jax.lax.bitcast_convert_type(jnp.asarray(bits), jnp.bfloat16)
+    compiled = jax.jit(buffer.add, donate_argnums=0).lower(state, rows, np.ones(8), 0).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 32 * 1024
+    state, _ = buffer.add(state, rows, np.ones(8), 0)
+    sample = buffer.sample(state, jax.random.key(0), 64, 0)
+    assert sample.data.dtype == jnp.bfloat16
+    drawn = jax.lax.bitcast_convert_type(sample.data, jnp.uint16)
+    np.testing.assert_array_equal(drawn, bits[np.asarray(sample.handles.index)])
+
+
 def test_scalars_of_any_kind_share_one_program(caplog):
     buffer = replay.make_buffer(capacity=CAPACITY, tau=3.0)
     state = buffer.init(np.zeros((), np.float32))
