@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from freshper_jax import replay
 from freshper_jax.models.sharding import make_mesh
+from freshper_jax.replay.leaves import as_held
 from tests.replay.oracle import Oracle, pairs
 from tests.replay.test_draw import chi_square
 
@@ -224,7 +225,8 @@ def test_rows_arrive_bit_for_bit(get_key):
     data = {kind: bits.view(jnp.dtype(kind)) for kind in kinds}
     data["bool"] = bits > 127
     data["key"] = jax.random.split(jax.random.key(3), (DEVICES, PART))
-    state = dataclasses.replace(state, data=data)
+    dtypes = tuple(leaf.dtype for leaf in jax.tree.leaves(data))
+    state = dataclasses.replace(state, data=jax.tree.map(as_held, data), dtypes=dtypes)
     sample = make().sample(state, get_key(), DEVICES, 0)
     index = np.asarray(sample.handles.index)
     expected = jax.tree.map(lambda leaf: leaf[index // PART, index % PART], data)
