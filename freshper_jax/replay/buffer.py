@@ -129,9 +129,11 @@ def make_buffer(
         weights undo the chance of being in the batch. One pass over the rows a call.
         `newest` and `oldest` take the rows inserted last, or first, each once.
         `groups` draws B / g groups as `prioritized` draws rows, and returns all members of
-        each; the weights count groups. Groups that are not complete are never drawn.
+        each; the weights count groups. Groups that are not complete are never drawn. An `add`
+        takes one pass over the rows, and one over the groups for each row it adds.
       insertion: `base`, new rows enter at their own base priority, or `max`, at the largest
-        base priority stored (in an empty buffer: of the batch). Ageing starts at `add` in both.
+        base priority stored (in an empty buffer: of the batch), found in one pass over the rows.
+        Ageing starts at `add` in both.
       eviction: `oldest`, or `lowest_priority`: what has the lowest effective priority at the
         time of the `add` goes first, of equals the one in the lower slot; one pass over the
         rows. Groups go as a whole; one whose members are still arriving stays while complete
