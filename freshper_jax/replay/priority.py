@@ -74,7 +74,7 @@ def newest_birth(births: jax.Array, stored: jax.Array) -> jax.Array:
     """
     since = births - births[:1]
     latest = jnp.max(jnp.where(stored, since, _EARLIEST), axis=0)
-    return births[0] + jnp.where(latest > _EARLIEST, latest, 0)
+    return births[0] + jnp.where(jnp.any(stored, axis=0), latest, 0)
 
 
 def log_priorities(

@@ -259,8 +259,8 @@ def make_sharded_buffer(*, mesh: Mesh, axis: str, capacity: int, **options: Any)
 
     def exponents(alpha: Scalar | None, tau: Scalar | None) -> tuple[Any, Any]:
         return (
-            as_exponent("alpha", rules.alpha if alpha is None else alpha),
-            as_tau(rules.tau if tau is None else tau),
+            np.float32(rules.alpha) if alpha is None else as_exponent("alpha", alpha),
+            np.float32(rules.tau) if tau is None else as_tau(tau),
         )
 
     def probabilities(

@@ -1,7 +1,6 @@
 """The corners where replay buffers of the field have failed, each with its right behaviour."""
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +10,6 @@ import scipy.stats
 
 from freshper_jax import replay
 from tests.replay.oracle import FALLBACK, Oracle, pairs
-
-CAPACITIES = [3, 5, 8, 1000]
-FILLS = ["empty", "one", "half", "full", "wrapped", "over"]
 
 
 @functools.cache
@@ -31,45 +27,6 @@ def fill(buffer, oracle, bases, clocks):
         state, _ = buffer.add(state, values, part, clock)
         oracle.add(values, part, clock)
     return state
-
-
-def rows_of(fill_name, capacity):
-    return {
-        "empty": 0,
-        "one": 1,
-        "half": (capacity + 1) // 2,
-        "full": capacity,
-        "wrapped": capacity + (capacity + 1) // 2,
-        "over": 2 * capacity + 3,
-    }[fill_name]
-
-
-@pytest.mark.parametrize("fill_name", FILLS)
-@pytest.mark.parametrize("capacity", CAPACITIES)
-def test_probabilities_and_weights_at_every_fill(get_key, capacity, fill_name):
-    rng = np.random.default_rng(capacity)
-    rows = rows_of(fill_name, capacity)
-    buffer, oracle = make(capacity), Oracle(capacity)
-    bases = np.exp(rng.normal(0, 2, rows)).astype(np.float32)
-    state = fill(buffer, oracle, bases, np.sort(rng.integers(0, 50, rows)))
-    clock = 60
-    for alpha in (0.0, 0.6, 1.0):
-        for tau in (math.inf, 300.0, 10.0, 0.5):
-            expected = oracle.probabilities(alpha, tau, clock)
-            actual = np.asarray(buffer.probabilities(state, alpha=alpha, tau=tau))
-            np.testing.assert_allclose(actual, expected, rtol=5e-5, atol=1e-37)
-            assert actual.sum() == pytest.approx(1.0 if rows else 0.0, abs=1e-5)
-            for beta in (0.0, 0.4, 1.0):
-                sample = buffer.sample(state, get_key(), 8, clock, beta, alpha=alpha, tau=tau)
-                slots = np.asarray(sample.handles.index)
-                if not rows:
-                    np.testing.assert_array_equal(sample.weights, np.zeros(8))
-                    np.testing.assert_array_equal(sample.handles.generation, np.full(8, -1))
-                    continue
-                assert None not in map(oracle.find, pairs(sample.handles))
-                weights = oracle.weights(expected, slots, beta, "batch_max")
-                np.testing.assert_allclose(sample.weights, weights, rtol=1e-4)
-                np.testing.assert_allclose(sample.probabilities, expected[slots], rtol=5e-5)
 
 
 @pytest.mark.parametrize("normaliser", ["batch_max", "buffer_max", "mean", "none"])
