@@ -419,7 +419,7 @@ def test_options_that_float32_cannot_hold_are_refused(options):
 
 
 @pytest.mark.parametrize(
-    "options", [{"tau": 1e-30}, {"tau": 1e29}, {"alpha": 1e6}, {"alpha": 1e6, "tau": 1e-30}]
+    "options", [{"tau": 1e-30}, {"tau": 1e30}, {"alpha": 1e6}, {"alpha": 1e6, "tau": 1e-30}]
 )
 def test_the_outermost_options_give_no_nan(options):
     buffer = make(ROWS, **options)

@@ -36,7 +36,7 @@ def make(kind):
     return replay.make_buffer(capacity=CAPACITY, tau=9.0, **KINDS[kind])
 
 
-def arguments(kind, number, clock=None):
+def arguments(kind, number):
     """What `add` takes in one turn; groups of two arrive over two turns."""
     rng = np.random.default_rng(number)
     batch = {
@@ -48,8 +48,8 @@ def arguments(kind, number, clock=None):
         extra = {"lengths": rng.integers(0, LONGEST + 1, ROWS).astype(np.int32)}
     if kind == "groups":
         extra = {"groups": (np.arange(ROWS) + number // 2 * ROWS).astype(np.int32)}
-    clock = jnp.int32(3 * number) if clock is None else clock
-    return (batch, rng.exponential(1, ROWS).astype(np.float32), clock), extra
+    bases = rng.exponential(1, ROWS).astype(np.float32)
+    return (batch, bases, jnp.int32(3 * number)), extra
 
 
 def turn(buffer, state, key, positional, extra):
@@ -89,20 +89,15 @@ def test_a_restored_buffer_goes_on_bit_for_bit(tmp_path, kind):
     assert_same(run(kind, restored, range(3, 7)), run(kind, state, range(3, 7)))
 
 
-def named_rows(kind, bases, **extra):
-    (batch, _, clock), _ = arguments(kind, 0)
-    return (batch, np.array(bases, np.float32), clock), extra
-
-
 def test_a_group_saved_half_way_is_completed_after_the_restart(tmp_path):
     buffer = make("groups")
-    positional, extra = named_rows("groups", [1, 1, 1], groups=np.int32([7, 8, 8]))
-    state, _ = buffer.add(buffer.init(EXAMPLE), *positional, **extra)
+    (batch, _, clock), _ = arguments("groups", 0)
+    one, names = np.ones(ROWS, np.float32), np.int32([7, 8, 8])
+    state, _ = buffer.add(buffer.init(EXAMPLE), batch, one, clock, groups=names)
     np.testing.assert_allclose(buffer.probabilities(state), [0, 1, 0], rtol=1e-6)
     checkpoint.save(tmp_path, 0, {"replay": state})
     state = checkpoint.restore(tmp_path, {"replay": state}).items["replay"]
-    positional, extra = named_rows("groups", [1, 1, 1], groups=np.int32([7, 9, 9]))
-    state, handles = buffer.add(state, *positional, **extra)
+    state, handles = buffer.add(state, batch, one, clock, groups=np.int32([7, 9, 9]))
     np.testing.assert_array_equal(handles.index, [1, 4, 5])
     np.testing.assert_allclose(buffer.probabilities(state), np.ones(3) / 3, rtol=1e-6)
 
@@ -110,10 +105,11 @@ def test_a_group_saved_half_way_is_completed_after_the_restart(tmp_path):
 def test_the_largest_priority_outlives_a_restart(tmp_path):
     # A maximum kept beside the state comes back as 1.
     buffer = make("prioritized")
-    state, _ = buffer.add(buffer.init(EXAMPLE), *named_rows("prioritized", [7, 1, 1])[0])
+    (batch, _, clock), _ = arguments("prioritized", 0)
+    state, _ = buffer.add(buffer.init(EXAMPLE), batch, np.float32([7, 1, 1]), clock)
     checkpoint.save(tmp_path, 0, {"replay": state})
     state = checkpoint.restore(tmp_path, {"replay": state}).items["replay"]
-    state, _ = buffer.add(state, *named_rows("prioritized", [0.1, 0.1, 0.1])[0])
+    state, _ = buffer.add(state, batch, np.float32([0.1, 0.1, 0.1]), clock)
     np.testing.assert_allclose(np.exp(state.log_base), np.full(6, 7), rtol=1e-6)
 
 

@@ -23,6 +23,7 @@ PACKED = {"storage": "packed", "ragged": {"tokens": True, "value": False}}
 WITHOUT = "prioritized_without_replacement"
 # Capacities stand at the edges of the levels, of fan-out 16, and off them.
 MACHINES = {
+    "prioritized": {"capacity": 3, "weight_normaliser": "buffer_max"},
     "prioritized, lowest, max": {
         "capacity": 17,
         "insertion": "max",
@@ -217,9 +218,9 @@ def check_sample(name, sample, oracle, clock, alpha, beta, tau):
         leaves = slots // group_size
         # Rarer ones do not come up in so few draws.
         assert (one_draw[leaves] > 1e-10).all()
-        np.testing.assert_allclose(chances, one_draw[leaves], rtol=1e-4)
+        np.testing.assert_allclose(chances, one_draw[leaves], rtol=1e-4, atol=1e-37)
         expected = oracle.weights(one_draw, leaves, beta, normaliser)
-        np.testing.assert_allclose(weights, expected, rtol=1e-4)
+        np.testing.assert_allclose(weights, expected, rtol=1e-4, atol=1e-37)
 
 
 def check_without_replacement(chances, weights, one_draw, slots, oracle, beta, normaliser):
@@ -237,7 +238,7 @@ def check_without_replacement(chances, weights, one_draw, slots, oracle, beta, n
         if not np.isfinite(time):
             return
         np.testing.assert_allclose(chances, -np.expm1(-one_draw[slots] * time), rtol=1e-3)
-        least = -np.expm1(-one_draw[everything] * time).min()
+        least = (-np.expm1(-one_draw[everything] * time)).min()
     expected = (stored * chances / drawn) ** -beta
     if normaliser == "buffer_max":
         if least < 1e-30:
@@ -397,7 +398,7 @@ def check_draws(rows, drawn, clock, normaliser="batch_max"):
         np.testing.assert_array_equal(sample.data, rows.value[slots])
         ages = [since(clock, birth) for birth in rows.birth[slots]]
         np.testing.assert_array_equal(sample.ages, ages)
-        np.testing.assert_allclose(sample.probabilities, chances[slots], rtol=1e-4)
+        np.testing.assert_allclose(sample.probabilities, chances[slots], rtol=1e-4, atol=1e-37)
         assert np.isfinite(sample.weights).all()
         logs = -beta * np.log(stored * chances[slots])
         if normaliser == "buffer_max":
