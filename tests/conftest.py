@@ -1,5 +1,6 @@
 """Strict settings for every test; they take effect before JAX starts its backend."""
 
+import gc
 import os
 import tempfile
 from pathlib import Path
@@ -32,3 +33,15 @@ def get_key(request):
         return key
 
     return next_key
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_programs():
+    """Lets go of a module's compiled programs.
+
+    Each takes several memory maps, of which the system gives a process 65,530: where they run
+    out, the compiler crashes.
+    """
+    yield
+    jax.clear_caches()
+    gc.collect()
