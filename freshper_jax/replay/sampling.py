@@ -126,7 +126,9 @@ def forest_of(
     if (alpha is None and tau is None) or rules.strategy == "uniform":
         rate = decay_rate(own_alpha, own_tau)
         return own_alpha, own_tau, plant(state.tree, rules.leaves, rate)
-    alpha, tau = own_alpha if alpha is None else alpha, own_tau if tau is None else tau
+    # Not those of the tree: one of alpha 0 has no tau, but the buffer may.
+    alpha = jnp.float32(rules.alpha) if alpha is None else alpha
+    tau = jnp.float32(rules.tau) if tau is None else tau
     log_mass, births = leaf_values(*by_leaf(state, rules), alpha, tau, rules=rules)
     rate = decay_rate(alpha, tau)
     tree = build_tree(log_mass, births, rate, alpha=rules.alpha, tau=rules.tau)

@@ -48,7 +48,7 @@ def _check_number(name: str, value: object) -> None:
 
 def as_clock(value: Scalar) -> Any:
     """Gives a clock as an int32 scalar; checks it where the host knows it."""
-    if type(value) is int or not isinstance(value, jax.Array):
+    if not isinstance(value, jax.Array):
         if isinstance(value, bool) or not isinstance(value, int | np.integer | np.ndarray):
             raise TypeError(f"clock must be an int32 scalar, got {value!r}")
         if np.shape(value) == () and not -(1 << 31) <= value < 1 << 31:

@@ -496,3 +496,14 @@ def test_the_largest_tau_allowed_is_allowed_everywhere():
     state = buffer.init(jnp.zeros(()))
     assert not np.any(buffer.probabilities(state))
     assert int(buffer.stats(state, 0).size) == 0
+
+
+def test_another_alpha_in_a_call_brings_back_the_tau_of_a_buffer_of_alpha_zero(get_key):
+    buffer = replay.make_buffer(capacity=2, alpha=0.0, tau=1.0)
+    state = buffer.init(jnp.zeros(()))
+    for clock in (0, 1):
+        state, _ = buffer.add(state, np.zeros(1, np.float32), np.ones(1, np.float32), clock)
+    sample = buffer.sample(state, get_key(), 8, 1, alpha=1.0)
+    expected = np.exp([-1.0, 0.0]) / np.exp([-1.0, 0.0]).sum()
+    slots = np.asarray(sample.handles.index)
+    np.testing.assert_allclose(sample.probabilities, expected[slots], rtol=1e-6)
