@@ -182,14 +182,20 @@ def make_buffer(
     check_rules(rules)
     # What only `init` reads would be compared, leaf by leaf, at every call.
     rules, init_rules = dataclasses.replace(rules, ragged=None), rules
+    programs = _programs(rules, float(own_beta))
+
+    # Known once, as every call compares them.
+    own_shape = (capacity, 4)
+    own_groups = rules.leaves if rules.group_size > 1 else None
+    own_sums = (rules.tree_alpha, rules.tree_tau) if rules.keeps_tree else None
 
     def check_shape(state: ReplayState) -> None:
-        if state.rows.shape != (capacity, 4):
+        if state.rows.shape != own_shape:
             raise ValueError(
                 f"state holds {state.rows.shape[:-1]} slots, this buffer has capacity {capacity}"
             )
         groups = None if state.groups is None else state.groups.ids.shape[0]
-        if groups != (rules.leaves if rules.group_size > 1 else None):
+        if groups != own_groups:
             raise ValueError(
                 f"state holds room for {groups} groups, this buffer has group_size "
                 f"{rules.group_size} and strategy {rules.strategy!r}"
@@ -198,11 +204,10 @@ def make_buffer(
     def check_state(state: ReplayState) -> None:
         check_shape(state)
         tree = state.tree
-        theirs = None if tree is None else (tree.alpha, tree.tau)
-        ours = (rules.tree_alpha, rules.tree_tau) if rules.keeps_tree else None
-        if theirs != ours:
+        sums = None if tree is None else (tree.alpha, tree.tau)
+        if sums != own_sums:
             raise ValueError(
-                f"state holds sums for (alpha, tau) = {theirs}, this buffer wants {ours}; "
+                f"state holds sums for (alpha, tau) = {sums}, this buffer wants {own_sums}; "
                 "call its retune(state) first"
             )
 
@@ -220,7 +225,7 @@ def make_buffer(
     ) -> tuple[ReplayState, Handles]:
         check_state(state)
         check_batch(state, batch, base_priority, lengths, groups, rules=rules)
-        return _add(state, batch, base_priority, as_clock(clock), lengths, groups, rules=rules)
+        return programs.add(state, batch, base_priority, as_clock(clock), lengths, groups)
 
     def sample(
         state: ReplayState,
@@ -243,15 +248,14 @@ def make_buffer(
             raise ValueError(
                 f"batch_size must be a multiple of group_size {rules.group_size}, got {batch_size}"
             )
-        return _sample(
+        return programs.sample(
             state,
             key,
             as_clock(clock),
-            own_beta if beta is None else as_exponent("beta", beta),
+            None if beta is None else as_exponent("beta", beta),
             None if alpha is None else as_exponent("alpha", alpha),
             None if tau is None else as_tau(tau),
-            batch_size=batch_size,
-            rules=rules,
+            batch_size,
         )
 
     def update(
@@ -268,8 +272,8 @@ def make_buffer(
             )
         birth = None if clock is None else as_clock(clock)
         # What does not change stays out of the call: each array costs it more than a microsecond.
-        changed = _update(
-            dataclasses.replace(state, data=None), handles, base_priority, birth, rules=rules
+        changed = programs.update(
+            dataclasses.replace(state, data=None), handles, base_priority, birth
         )
         return dataclasses.replace(changed, data=state.data)
 
@@ -325,11 +329,43 @@ def make_buffer(
     )
 
 
-# Compiled here, not in the factory, so that buffers with the same options share programs.
-_add = jax.jit(insert_rows, static_argnames="rules", donate_argnums=0)
-_update = jax.jit(update_rows, static_argnames="rules", donate_argnums=0)
+@dataclasses.dataclass(frozen=True)
+class _Programs:
+    """What is called often, compiled for one set of options.
+
+    Options that every call hands over are hashed and compared at every call, and each number
+    that it hands over is moved to the device: so they are part of the program.
+    """
+
+    add: Callable[..., tuple[ReplayState, Handles]]
+    sample: Callable[..., Sample]
+    update: Callable[..., ReplayState]
+
+
+@functools.cache
+def _programs(rules: Rules, own_beta: float) -> _Programs:
+    """Makes the programs once, so that buffers with the same options share them."""
+
+    def sample(
+        state: ReplayState,
+        key: jax.Array,
+        clock: jax.Array,
+        beta: jax.Array | None,
+        alpha: jax.Array | None,
+        tau: jax.Array | None,
+        batch_size: int,
+    ) -> Sample:
+        beta = jnp.float32(own_beta) if beta is None else beta
+        return draw_sample(state, key, clock, beta, alpha, tau, batch_size=batch_size, rules=rules)
+
+    return _Programs(
+        add=jax.jit(functools.partial(insert_rows, rules=rules), donate_argnums=0),
+        sample=jax.jit(sample, static_argnums=6),
+        update=jax.jit(functools.partial(update_rows, rules=rules), donate_argnums=0),
+    )
+
+
 _mark_drawn = jax.jit(count_draws, donate_argnums=0)
-_sample = jax.jit(draw_sample, static_argnames=("batch_size", "rules"))
 _retune = jax.jit(retune_tree, static_argnames="rules")
 
 

@@ -11,8 +11,19 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-__all__ = ["FAN_OUT", "Position", "bits_for_draws", "descend", "position", "running_shares"]
+__all__ = [
+    "FAN_OUT",
+    "Position",
+    "bits_for_draws",
+    "child_at",
+    "descend",
+    "position",
+    "random_words",
+    "running_shares",
+    "running_sums",
+]
 
 FAN_OUT = 16  # the fastest on CPU: an update costs fan-out x levels, a draw levels
 UNITS = 1 << 30
@@ -30,14 +41,17 @@ def running_shares(masses: jax.Array, total: jax.Array) -> jax.Array:
     """
     # A little less than 2^30, so that rounding in float32 cannot carry a sum beyond it.
     scale = jnp.float32(UNITS - 512) / jnp.where(total > 0, total, 1.0)
+    return running_sums((masses * scale[None, :]).astype(jnp.int32)).T
 
-    def one_child(sofar: jax.Array, child: jax.Array) -> tuple[jax.Array, jax.Array]:
-        sofar = sofar + (child * scale).astype(jnp.int32)
-        return sofar, sofar
 
-    # A loop keeps XLA from computing each share anew for each of the sums it is part of.
-    _, ends = jax.lax.scan(one_child, jnp.zeros(total.shape, jnp.int32), masses)
-    return ends.T
+def running_sums(values: jax.Array) -> jax.Array:
+    """Adds integers up along the leading axis: `[k, n]` int32 to the same."""
+
+    def one_more(sofar: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return sofar + value, sofar + value
+
+    # A loop keeps XLA from computing each value anew for each of the sums it is part of.
+    return jax.lax.scan(one_more, jnp.zeros(values.shape[1:], jnp.int32), values)[1]
 
 
 @jax.tree_util.register_dataclass
@@ -59,6 +73,38 @@ class Position:
     bits: jax.Array
 
 
+def random_words(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
+    """Makes the words of `jax.random.bits`, where the key is a threefry one without its loop.
+
+    On CPU JAX writes the rounds as a loop of small kernels, which costs a small draw more than
+    all of its own search.
+
+    Args:
+      key: typed PRNG key; it is consumed.
+      shape: of the result, up to 2^32 words.
+
+    Returns:
+      uint32 words, bit for bit those of `jax.random.bits` under partitionable threefry.
+
+    Source: Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3, section 4.
+    """
+    partitionable = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
+    if str(jax.random.key_impl(key)) != "threefry2x32" or not partitionable:
+        return jax.random.bits(key, shape, jnp.uint32)
+    first, second = jax.random.key_data(key)
+    keys = (first, second, first ^ second ^ np.uint32(0x1BD11BDA))
+    x = jnp.full(shape, first)
+    y = jax.lax.iota(jnp.uint32, shape[0] * shape[1]).reshape(shape) + second
+    for group in range(5):
+        for distance in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
+            x = x + y
+            y = (y << np.uint32(distance)) | (y >> np.uint32(32 - distance))
+            y = y ^ x
+        x = x + keys[(group + 1) % 3]
+        y = y + keys[(group + 2) % 3] + np.uint32(group + 1)
+    return x ^ y
+
+
 def bits_for_draws(key: jax.Array, draws: int) -> tuple[jax.Array, jax.Array]:
     """Makes the random bits of a batch of draws.
 
@@ -70,7 +116,7 @@ def bits_for_draws(key: jax.Array, draws: int) -> tuple[jax.Array, jax.Array]:
       Two times `[B]` int32, 30 random bits each: one for the first position, one for all
       others, which take from it only what they need.
     """
-    words = (jax.random.bits(key, (2, draws), jnp.uint32) >> 2).astype(jnp.int32)
+    words = (random_words(key, (2, draws)) >> 2).astype(jnp.int32)
     return words[0], words[1]
 
 
@@ -113,62 +159,58 @@ def position(
     return place, unused
 
 
-def descend(
-    ends: jax.Array,
-    first_rows: list[int],
-    at: Position,
-    some: jax.Array,
-    fresh_bits: jax.Array | None = None,
-) -> Position:
+def descend(ends: jax.Array, first_rows: list[int], at: Position) -> Position:
     """Goes down some levels: at each, finds the child that holds the position.
 
     Args:
       ends: `[M, FAN_OUT]` int32 running sums of the nodes of all levels.
       first_rows: where each level begins in `ends`, in the order of the descent.
       at: where to begin.
-      some: bool scalar, false for a tree without mass, which is not descended.
-      fresh_bits: `[B]` int32, 30 random bits to use from the second level on, in place of
-        those that the first one leaves.
 
     Returns:
-      The position inside the children of the last level.
+      The position inside the children of the last level; the first of them where there is no
+      mass.
     """
     flat = ends.reshape(-1)
-    levels = len(first_rows)
-    rows = jnp.array([*first_rows, 0], jnp.int32)
-
-    def place_in(level: jax.Array | int, at: Position) -> tuple[jax.Array, jax.Array]:
-        last = jnp.minimum((rows[level] + at.node) * FAN_OUT + FAN_OUT - 1, flat.shape[0] - 1)
-        total = flat.at[last].get(mode="promise_in_bounds")
-        # Past the last level there is no node to be placed in, and no bit to be spent.
-        return position(at.offset, at.span, jnp.where(level < levels, total, 0), at.bits)
-
-    def one_level(
-        level: jax.Array, carry: tuple[Position, jax.Array]
-    ) -> tuple[Position, jax.Array]:
-        at, place = carry
-        row = rows[level] + at.node
-        passed = ends.at[row].get(mode="promise_in_bounds") <= place[:, None]
-        child = jnp.minimum(jnp.sum(passed, axis=1, dtype=jnp.int32), FAN_OUT - 1)
-        end = row * FAN_OUT + child
-        high = flat.at[end].get(mode="promise_in_bounds")
-        before = flat.at[jnp.maximum(end - 1, 0)].get(mode="promise_in_bounds")
-        low = jnp.where(child > 0, before, 0)
-        at = Position(
-            node=at.node * FAN_OUT + child,
-            offset=place - low,
-            span=jnp.maximum(high - low, 1),
-            bits=at.bits,
-        )
-        place, bits = place_in(level + 1, at)
-        return dataclasses.replace(at, bits=bits), place
-
-    place, bits = place_in(0, at)
-    at = dataclasses.replace(at, bits=bits if fresh_bits is None else fresh_bits)
-    # A loop whose length XLA does not know: it fuses a chain of levels, and then computes its
-    # parts over and over.
-    at, _ = jax.lax.fori_loop(0, jnp.where(some, levels, 0), one_level, (at, place))
+    for first_row in first_rows:
+        first = (first_row + at.node) * FAN_OUT
+        total = flat.at[first + FAN_OUT - 1].get(mode="promise_in_bounds")
+        place, bits = position(at.offset, at.span, total, at.bits)
+        at = child_at(flat, first, FAN_OUT, place, bits)
+        at = dataclasses.replace(at, node=at.node - first_row * FAN_OUT)
     return at
+
+
+def child_at(
+    ends: jax.Array, first: jax.Array, count: int, place: jax.Array, bits: jax.Array
+) -> Position:
+    """Finds, by halving, which of some ascending ends is the first beyond each place.
+
+    Args:
+      ends: `[M]` int32.
+      first: `[B]` int32, where in `ends` those of each draw begin.
+      count: how many each draw has; the last one is beyond its place.
+      place: `[B]` int32.
+      bits: `[B]` int32, passed on.
+
+    Returns:
+      The position inside what ends there, which is counted as `ends` is.
+    """
+    steps = count.bit_length()
+
+    def halve(done: jax.Array, found: jax.Array) -> jax.Array:
+        step = jax.lax.shift_left(jnp.int32(1), steps - 1 - done)
+        probe = first + jnp.minimum(found + step, count) - 1
+        passed = ends.at[probe].get(mode="promise_in_bounds") <= place
+        return found + jnp.where(passed, step, 0)
+
+    # A loop, since XLA computes the place anew at each step of a chain.
+    found = jax.lax.fori_loop(0, steps, halve, jnp.zeros_like(place))
+    end = first + found
+    before = ends.at[jnp.maximum(end - 1, 0)].get(mode="promise_in_bounds")
+    low = jnp.where(found > 0, before, 0)
+    high = ends.at[end].get(mode="promise_in_bounds")
+    return Position(node=end, offset=place - low, span=jnp.maximum(high - low, 1), bits=bits)
 
 
 def _high_product(bits: jax.Array, factor: jax.Array) -> jax.Array:

@@ -123,7 +123,7 @@ def check_rules(rules: Rules) -> None:
 
 def check_count(name: str, value: object) -> None:
     """Checks that a value is an integer from 1 to 2^30 - 1, which int32 arithmetic needs."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+    if isinstance(value, bool) or not isinstance(value, int | numbers.Integral):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if not 1 <= int(value) < 1 << 30:
         raise ValueError(f"{name} must be at least 1 and below 2^30, got {value}")

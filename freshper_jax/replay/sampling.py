@@ -219,13 +219,15 @@ def collect(
         valid, probabilities, weights = (
             jnp.repeat(each, rules.group_size) for each in (valid, probabilities, weights)
         )
+    # The batch's own largest weight is 1.
+    largest = jnp.float32(1.0) if rules.weight_normaliser == "batch_max" else None
     return Sample(
         data=read_rows(state, slots),
         handles=Handles(index=slots, generation=jnp.where(valid, rows[:, 2], -1)),
         probabilities=jnp.where(valid, probabilities, 0.0),
         weights=weights,
         ages=jnp.where(valid, clock - rows[:, 1], 0),
-        ess=effective_sample_size(weights),
+        ess=effective_sample_size(weights, largest=largest),
     )
 
 

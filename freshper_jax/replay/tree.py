@@ -4,17 +4,25 @@ A node stands for its rows as one row would: by the logarithm of their mass, as 
 birth of its newest row, and by that birth. Masses of nodes meet only through differences of
 births, taken in integers first, so nothing grows, nothing drifts and nothing has to be
 refreshed, however far the clock runs. Two levels of sixteen are stored; what is above them,
-one node in 256 rows, is summed anew at each draw.
+one node in 256 rows, is summed anew at each draw, into one row of running sums.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from freshper_jax.replay.draw import FAN_OUT, Position, descend, running_shares
+from freshper_jax.replay.draw import (
+    FAN_OUT,
+    child_at,
+    descend,
+    position,
+    running_shares,
+    running_sums,
+)
 from freshper_jax.replay.priority import newest_birth
 
 __all__ = [
@@ -27,6 +35,7 @@ __all__ = [
     "tree_rows",
 ]
 
+_CROWN_UNITS = float((1 << 30) - (1 << 14))  # less than 2^30 by more than a sum can be off
 _LARGEST_LAG = 1e30  # finite, so that a rate of zero does not meet infinity
 
 LeavesAt = Callable[[jax.Array], tuple[jax.Array, jax.Array]]
@@ -61,13 +70,14 @@ class PriorityTree:
 class Forest:
     """A tree with what is above its stored levels, ready to draw from.
 
-    | field        | shape       | meaning                                          |
-    |--------------|-------------|--------------------------------------------------|
-    | ends         | M, 16 int32 | the stored levels                                |
-    | crown        | R, 16 int32 | the levels above, the root first                 |
-    | log_mass     | float32     | log of the mass of all leaves at `newest`        |
-    | newest       | int32       | the latest birth of all                          |
-    | leaves       | int         | N                                                |
+    | field        | shape       | meaning                                                    |
+    |--------------|-------------|------------------------------------------------------------|
+    | ends         | M, 16 int32 | the stored levels                                          |
+    | crown        | U int32     | running sums of the shares of the upper level's nodes, the |
+    |              |             | last one within 2^15 of 2^30; 0 without mass               |
+    | log_mass     | float32     | log of the mass of all leaves at `newest`                  |
+    | newest       | int32       | the latest birth of all                                    |
+    | leaves       | int         | N                                                          |
     """
 
     ends: jax.Array
@@ -169,21 +179,14 @@ def plant(tree: PriorityTree, leaves: int, rate: jax.Array) -> Forest:
     largest = jnp.max(aged)
     some = largest > -jnp.inf
     # Behind a condition, so that XLA computes the exponentials once and not for every use.
-    level = jax.lax.cond(
+    masses = jax.lax.cond(
         some, lambda: jnp.exp(aged[:, 0] - largest), lambda: jnp.zeros_like(aged[:, 0])
     )
-    masses_of = [jnp.zeros((FAN_OUT, 0), jnp.float32)]
-    totals = [jnp.zeros((0,), jnp.float32)]
-    while level.shape[0] > 1:
-        masses_of.append(_in_nodes(level, 0.0))
-        level = jnp.sum(masses_of[-1], axis=0)
-        totals.append(level)
+    total = jnp.sum(masses)
     return Forest(
         ends=tree.ends,
-        crown=running_shares(
-            jnp.concatenate(masses_of[::-1], axis=1), jnp.concatenate(totals[::-1])
-        ),
-        log_mass=largest + jnp.log(jnp.where(some, level[0], 1.0)),
+        crown=_crown(masses, total),
+        log_mass=largest + jnp.log(jnp.maximum(total, 1.0)),
         newest=newest[0],
         leaves=leaves,
     )
@@ -204,15 +207,21 @@ def draw_leaves(
       `[B]` int32 leaves, each of positive mass; all 0 when there is no mass at all.
     """
     lower_nodes, upper_nodes = _level_sizes(forest.leaves)
-    first_rows, sizes = [0], _crown_sizes(upper_nodes)
-    for size in sizes[:-1]:
-        first_rows.append(first_rows[-1] + size)
-    at = Position(node=jnp.zeros_like(offset), offset=offset, span=span, bits=bits[0])
-    some, stored = forest.log_mass > -jnp.inf, [lower_nodes, 0]
-    if not sizes:
-        return descend(forest.ends, stored, at, some, bits[1]).node
-    at = descend(forest.crown, first_rows, at, some, bits[1])
-    return descend(forest.ends, stored, at, some).node
+    top = jnp.full_like(span, forest.crown[-1])
+    place, _ = position(offset, span, top, bits[0])
+    at = child_at(forest.crown, jnp.zeros_like(place), upper_nodes, place, bits[1])
+    return descend(forest.ends, [lower_nodes, 0], at).node
+
+
+def _crown(masses: jax.Array, total: jax.Array) -> jax.Array:
+    """Adds up the `[U]` shares of a total, along the rows of a square and then over its rows."""
+    side = math.isqrt(masses.shape[0] - 1) + 1
+    square = jnp.pad(masses, (0, -masses.shape[0] % side)).reshape(-1, side)
+    # Rounding in float32 must not carry a sum beyond 2^30.
+    units = (square * (_CROWN_UNITS / jnp.maximum(total, 1.0))).astype(jnp.int32)
+    along = running_sums(units.T).T
+    before = running_sums(along[:, -1:]) - along[:, -1:]
+    return (along + before).reshape(-1)[: masses.shape[0]]
 
 
 class _Nodes(NamedTuple):
@@ -267,15 +276,6 @@ def tree_rows(leaves: int) -> int:
 def _level_sizes(leaves: int) -> tuple[int, int]:
     lower = -(-leaves // FAN_OUT)
     return lower, -(-lower // FAN_OUT)
-
-
-def _crown_sizes(upper_nodes: int) -> list[int]:
-    """Lists how many nodes each level above the stored ones has, the root first."""
-    sizes = []
-    while upper_nodes > 1:
-        upper_nodes = -(-upper_nodes // FAN_OUT)
-        sizes.append(upper_nodes)
-    return sizes[::-1]
 
 
 def _children(nodes: jax.Array) -> jax.Array:

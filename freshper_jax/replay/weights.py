@@ -38,11 +38,14 @@ def importance_weights(
 
     Source: Prioritized Experience Replay, arXiv 1511.05952, section 3.4.
     """
-    log_rows = jnp.log(jnp.maximum(rows, 1).astype(jnp.float32))
-    log_weights = jnp.where(valid, -beta * (log_probabilities + log_rows), 0.0)
-    if normaliser == "buffer_max":
-        log_weights = log_weights + beta * (least_log_probability + log_rows)
-    elif normaliser != "none":
+    # N cancels wherever weights are divided by one of their own kind.
+    log_weights = jnp.where(valid, -beta * log_probabilities, 0.0)
+    if normaliser == "none":
+        log_rows = jnp.log(jnp.maximum(rows, 1).astype(jnp.float32))
+        log_weights = log_weights - beta * log_rows
+    elif normaliser == "buffer_max":
+        log_weights = log_weights + beta * least_log_probability
+    else:
         log_weights = log_weights - jnp.max(log_weights, initial=-jnp.inf, where=valid)
     weights = jnp.where(valid, jnp.exp(jnp.minimum(log_weights, _LARGEST_LOG)), 0.0)
     if normaliser == "mean":
@@ -51,15 +54,16 @@ def importance_weights(
     return weights
 
 
-def effective_sample_size(weights: jax.Array) -> jax.Array:
+def effective_sample_size(weights: jax.Array, *, largest: jax.Array | None = None) -> jax.Array:
     """Computes (sum w)^2 / sum w^2, the number of equal rows the weights are worth.
 
     Args:
       weights: `[B]` float32, >= 0.
+      largest: float32 scalar, the largest of them, where it is known; 1 spares all scaling.
 
     Returns:
       float32 scalar between 1 and B; 0 when all weights are 0.
     """
-    largest = jnp.max(weights)
+    largest = jnp.max(weights) if largest is None else largest
     shares = weights / jnp.where(largest > 0, largest, 1.0)
     return jnp.square(jnp.sum(shares)) / jnp.maximum(jnp.sum(jnp.square(shares)), 1.0)

@@ -19,14 +19,9 @@ def induced_probabilities(forest):
     Returns:
       `[N]` float64.
     """
-    sizes = [-(-forest.leaves // 16)]
-    sizes.append(-(-sizes[0] // 16))
-    while sizes[-1] > 1:
-        sizes.append(-(-sizes[-1] // 16))
-    lower, upper, *crown = sizes
-    chances, first = np.ones(1), 0
-    for nodes in crown[::-1]:
-        chances = level_of(forest.crown[first:], nodes, chances[:nodes])
-        first += nodes
+    lower = -(-forest.leaves // 16)
+    upper = -(-lower // 16)
+    units = np.diff(np.asarray(forest.crown, np.int64), prepend=0)
+    chances = units / max(units.sum(), 1)
     chances = level_of(forest.ends[lower:], upper, chances[:upper])
     return level_of(forest.ends, lower, chances[:lower])[: forest.leaves]

@@ -10,7 +10,14 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshper_jax.replay.draw import UNITS, bits_for_draws, position, running_shares
+from freshper_jax.replay.draw import (
+    UNITS,
+    bits_for_draws,
+    child_at,
+    position,
+    random_words,
+    running_shares,
+)
 from freshper_jax.replay.tree import build_tree, draw_leaves, plant
 
 
@@ -197,6 +204,41 @@ def test_a_position_is_stretched_as_rational_numbers_are(span, total, part, bits
     assert 0 <= int(place[0]) < total
     assert abs(int(place[0]) - exact) <= 4
     assert 0 <= int(unused[0]) < UNITS
+
+
+@settings(max_examples=60)
+@given(
+    units=st.lists(st.integers(0, 5), min_size=1, max_size=40),
+    before=st.integers(0, 3),
+    part=st.floats(0, 1, exclude_max=True),
+)
+def test_a_position_falls_to_the_child_that_holds_it(units, before, part):
+    units[-1] += 1  # the ends of a node never are all zero where a place lies in it
+    ends = np.cumsum(units)
+    place = int(part * ends[-1])
+    one = functools.partial(jnp.array, dtype=jnp.int32)
+    flat = one([7] * before + ends.tolist())
+    at = child_at(flat, one([before]), len(units), one([place]), one([9]))
+    child = int(np.searchsorted(ends, place, side="right"))
+    assert int(at.node[0]) == before + child
+    assert int(at.offset[0]) == place - (ends[child] - units[child])
+    assert (int(at.span[0]), int(at.bits[0])) == (units[child], 9)
+
+
+@pytest.mark.parametrize("draws", [1, 7, 1024])
+def test_random_words_are_those_of_jax(get_key, draws):
+    for _ in range(3):
+        key = get_key()
+        expected = jax.random.bits(key, (2, draws), jnp.uint32)
+        np.testing.assert_array_equal(
+            jax.jit(random_words, static_argnums=1)(key, (2, draws)), expected
+        )
+
+
+def test_random_words_of_another_kind_of_key_are_those_of_jax():
+    key = jax.random.key(3, impl="rbg")
+    expected = jax.random.bits(key, (2, 5), jnp.uint32)
+    np.testing.assert_array_equal(random_words(key, (2, 5)), expected)
 
 
 def test_bits_left_over_are_as_random_as_new_ones(get_key):
