@@ -16,7 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from freshper_jax.replay.rules import ONCE_EACH, Rules, check_count, check_rules
+from freshper_jax.replay.rules import (
+    Rules,
+    check_batch_size,
+    check_one_a_handle,
+    check_rules,
+    check_sums,
+)
 from freshper_jax.replay.sampling import draw_sample, leaves_stored, log_leaf_probabilities
 from freshper_jax.replay.scalars import Scalar, as_clock, as_exponent, as_tau
 from freshper_jax.replay.statistics import summarise
@@ -187,7 +193,6 @@ def make_buffer(
     # Known once, as every call compares them.
     own_shape = (capacity, 4)
     own_groups = rules.leaves if rules.group_size > 1 else None
-    own_sums = (rules.tree_alpha, rules.tree_tau) if rules.keeps_tree else None
 
     def check_shape(state: ReplayState) -> None:
         if state.rows.shape != own_shape:
@@ -203,13 +208,7 @@ def make_buffer(
 
     def check_state(state: ReplayState) -> None:
         check_shape(state)
-        tree = state.tree
-        sums = None if tree is None else (tree.alpha, tree.tau)
-        if sums != own_sums:
-            raise ValueError(
-                f"state holds sums for (alpha, tau) = {sums}, this buffer wants {own_sums}; "
-                "call its retune(state) first"
-            )
+        check_sums(state.tree, rules)
 
     def init(example: chex.ArrayTree) -> ReplayState:
         return init_state(example, rules=init_rules)
@@ -238,16 +237,7 @@ def make_buffer(
         tau: Scalar | None = None,
     ) -> Sample:
         check_state(state)
-        check_count("batch_size", batch_size)
-        if rules.strategy in ONCE_EACH and batch_size > capacity:
-            raise ValueError(
-                f"batch_size must be at most the capacity for strategy {rules.strategy!r}, "
-                f"which takes no row twice; got {batch_size} for {capacity} rows"
-            )
-        if batch_size % rules.group_size:
-            raise ValueError(
-                f"batch_size must be a multiple of group_size {rules.group_size}, got {batch_size}"
-            )
+        check_batch_size(batch_size, capacity, rules)
         return programs.sample(
             state,
             key,
@@ -265,11 +255,7 @@ def make_buffer(
         clock: Scalar | None = None,
     ) -> ReplayState:
         check_state(state)
-        if np.shape(base_priority) != handles.index.shape:
-            raise ValueError(
-                f"base_priority has shape {np.shape(base_priority)}, "
-                f"expected one value a handle, {handles.index.shape}"
-            )
+        check_one_a_handle(base_priority, handles.index)
         birth = None if clock is None else as_clock(clock)
         # What does not change stays out of the call: each array costs it more than a microsecond.
         changed = programs.update(

@@ -1,11 +1,22 @@
 """What a buffer was asked to do: one record of options, checked once, static ever after."""
 
 import dataclasses
+import functools
 import math
 import numbers
 from typing import Any
 
-__all__ = ["Rules", "check_choice", "check_count", "check_rules"]
+import numpy as np
+
+__all__ = [
+    "Rules",
+    "check_batch_size",
+    "check_choice",
+    "check_count",
+    "check_one_a_handle",
+    "check_rules",
+    "check_sums",
+]
 
 STRATEGIES = (
     "prioritized",
@@ -54,6 +65,11 @@ class Rules:
     def keeps_tree(self) -> bool:
         """Whether draws descend a tree of stored sums."""
         return self.strategy not in ONCE_EACH
+
+    @functools.cached_property
+    def sums(self) -> tuple[float, float] | None:
+        """What the stored sums are made for, (alpha, tau); None without any."""
+        return (self.tree_alpha, self.tree_tau) if self.keeps_tree else None
 
     @property
     def tree_alpha(self) -> float:
@@ -133,3 +149,49 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Checks that a value is one of some names."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def check_batch_size(batch_size: int, capacity: int, rules: Rules) -> None:
+    """Checks that so many rows can be drawn at once from a buffer of so many slots.
+
+    Raises:
+      ValueError: they cannot.
+      TypeError: the number is not an integer.
+    """
+    check_count("batch_size", batch_size)
+    if rules.strategy in ONCE_EACH and batch_size > capacity:
+        raise ValueError(
+            f"batch_size must be at most the capacity for strategy {rules.strategy!r}, "
+            f"which takes no row twice; got {batch_size} for {capacity} rows"
+        )
+    if batch_size % rules.group_size:
+        raise ValueError(
+            f"batch_size must be a multiple of group_size {rules.group_size}, got {batch_size}"
+        )
+
+
+def check_sums(tree: Any, rules: Rules) -> None:
+    """Checks that stored sums, or their absence, are what draws by these rules descend.
+
+    Raises:
+      ValueError: they were made for another alpha or tau.
+    """
+    theirs = None if tree is None else (tree.alpha, tree.tau)
+    if theirs != rules.sums:
+        raise ValueError(
+            f"state holds sums for (alpha, tau) = {theirs}, this buffer wants {rules.sums}; "
+            "call its retune(state) first"
+        )
+
+
+def check_one_a_handle(base_priority: Any, index: Any) -> None:
+    """Checks that there is one base priority a handle.
+
+    Raises:
+      ValueError: there is not.
+    """
+    if np.shape(base_priority) != np.shape(index):
+        raise ValueError(
+            f"base_priority has shape {np.shape(base_priority)}, "
+            f"expected one value a handle, {np.shape(index)}"
+        )
