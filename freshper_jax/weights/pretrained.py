@@ -14,8 +14,9 @@ from freshper_jax.weights.gguf_file import open_gguf
 from freshper_jax.weights.gguf_tokenizer import make_gguf_tokenizer
 from freshper_jax.weights.tensors import MakeShardings, load_params, open_safetensors
 
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(?<!\.gguf)")
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -120,6 +121,12 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
     path = fetch(source)
+    # Without any of them transformers makes up an empty tokenizer.
+    if not any((path / name).exists() for name in _TOKENIZER_FILES):
+        raise FileNotFoundError(
+            f"{path}: it has no tokenizer, none of {', '.join(_TOKENIZER_FILES)}; give the "
+            "folder or hub name of one as tokenizer"
+        )
     try:
         return AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:

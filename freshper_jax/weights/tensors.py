@@ -116,7 +116,7 @@ def _without_spare_tensors(config: ModelConfig, source: TensorSource) -> dict[st
     if not config.tie_word_embeddings or any(name not in shapes for name in pair):
         return shapes
     rows, width = shapes[pair[0]]
-    blocks = [(slice(row, row + 4096), slice(0, width)) for row in range(0, rows, 4096)]
+    blocks = [(slice(row, min(row + 4096, rows)), slice(0, width)) for row in range(0, rows, 4096)]
     same = shapes[pair[0]] == shapes[pair[1]] and all(
         np.array_equal(source.read(pair[0], block), source.read(pair[1], block)) for block in blocks
     )
