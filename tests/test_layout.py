@@ -19,6 +19,7 @@ ALLOWED = {
     "freshper_jax/replay": set(),
     "freshper_jax/objectives": set(),
     "freshper_jax/models": set(),
+    "freshper_jax/weights": {"freshper_jax.models"},
     "freshper_jax/generate": {"freshper_jax.models"},
     "freshper_jax/rollout": {"freshper_jax.models", "freshper_jax.generate"},
     "freshper_jax/training": {

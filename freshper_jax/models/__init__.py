@@ -2,6 +2,7 @@
 
 from freshper_jax.models.config import PRESETS, ModelConfig, preset
 from freshper_jax.models.language_model import LanguageModel, Params, make_model
+from freshper_jax.models.rope import RopeScaling
 from freshper_jax.models.sharding import (
     DEFAULT_RULES,
     PartitionRules,
@@ -18,6 +19,7 @@ __all__ = [
     "ModelConfig",
     "Params",
     "PartitionRules",
+    "RopeScaling",
     "make_mesh",
     "make_model",
     "param_partitions",

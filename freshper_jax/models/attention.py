@@ -6,19 +6,24 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from freshper_jax.models.rope import RopeScaling
+
 # Blocks are unrolled: a long sequence takes longer ones rather than more.
 _MAX_BLOCKS = 16
 # Finite, so that a query with no visible key gives a uniform mixture and not NaN.
 _MASKED = -1e30
 
 
-def rotary_table(positions: jax.Array, head_dim: int, theta: float) -> tuple[jax.Array, jax.Array]:
+def rotary_table(
+    positions: jax.Array, head_dim: int, theta: float, scaling: RopeScaling | None = None
+) -> tuple[jax.Array, jax.Array]:
     """Returns the cosines and sines that rotate queries and keys at `positions`.
 
     Args:
       positions: [B, T] int32, or [1, T] where all rows share them.
       head_dim: size H of a head, even.
       theta: base of the frequencies.
+      scaling: how they are stretched, if they are.
 
     Returns:
       Cosines and sines, [B, T, 1, H / 2] float32, shared by all heads.
@@ -27,6 +32,8 @@ def rotary_table(positions: jax.Array, head_dim: int, theta: float) -> tuple[jax
     """
     exponents = jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim
     frequencies = 1.0 / theta**exponents
+    if scaling is not None:
+        frequencies = scaling.apply(frequencies)
     angles = positions.astype(jnp.float32)[:, :, None] * frequencies[None, None, :]
     return jnp.cos(angles)[:, :, None, :], jnp.sin(angles)[:, :, None, :]
 

@@ -36,18 +36,19 @@ def _project(x: jax.Array, kernel: jax.Array) -> jax.Array:
 class RMSNorm(nnx.Module):
     """Scales vectors to a root mean square of one, then by a learned factor, in float32.
 
-    scale: [D]
+    scale: [D], or [H] where it normalises heads
     """
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: ModelConfig, size: int):
         self.epsilon = config.rms_norm_eps
-        self.scale = nnx.Param(jnp.ones(config.hidden_size, config.param_dtype))
+        self.scale = nnx.Param(jnp.ones(size, config.param_dtype))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Normalises [B, T, D] over its last axis."""
+        """Normalises [B, T, D], or heads [B, T, N, H], over its last axis."""
         wide = x.astype(jnp.float32)
         root = lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.epsilon)
-        return (wide * root * self.scale[...].astype(jnp.float32)[None, None, :]).astype(x.dtype)
+        scale = jnp.expand_dims(self.scale[...].astype(jnp.float32), range(x.ndim - 1))
+        return (wide * root * scale).astype(x.dtype)
 
 
 class HeadProjection(nnx.Module):
@@ -78,6 +79,7 @@ class Attention(nnx.Module):
     """Grouped-query attention with rotary positions; who attends to what is a callable.
 
     query: [D, N, H]; key, value: [D, K, H]; output: [N, H, D]
+    query_norm, key_norm: [H], or None where heads are not normalised
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
@@ -86,13 +88,18 @@ class Attention(nnx.Module):
         self.value = HeadProjection(config, config.num_key_value_heads, rngs=rngs)
         shape = (config.num_attention_heads, config.head_dim, config.hidden_size)
         self.output = _weight(config, rngs, *shape)
+        normed = config.query_key_norm
+        self.query_norm = RMSNorm(config, config.head_dim) if normed else None
+        self.key_norm = RMSNorm(config, config.head_dim) if normed else None
 
     def __call__(
         self, x: jax.Array, table: tuple[jax.Array, jax.Array], attend: Attend[Extra]
     ) -> tuple[jax.Array, Extra]:
         """Maps [B, T, D] to [B, T, D], and passes on what `attend` returns beside it."""
-        queries, keys = rotate(self.query(x), table), rotate(self.key(x), table)
-        mixed, extra = attend(queries, keys, self.value(x))
+        queries, keys = self.query(x), self.key(x)
+        if self.query_norm is not None and self.key_norm is not None:
+            queries, keys = self.query_norm(queries), self.key_norm(keys)
+        mixed, extra = attend(rotate(queries, table), rotate(keys, table), self.value(x))
         heads, size, width = self.output[...].shape
         mixed = mixed.reshape(*x.shape[:2], heads * size)
         return _project(mixed, self.output[...].reshape(heads * size, width)), extra
@@ -122,9 +129,9 @@ class DecoderLayer(nnx.Module):
     """One pre-norm residual layer: attention, then feed-forward."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
-        self.attention_norm = RMSNorm(config)
+        self.attention_norm = RMSNorm(config, config.hidden_size)
         self.attention = Attention(config, rngs=rngs)
-        self.feed_forward_norm = RMSNorm(config)
+        self.feed_forward_norm = RMSNorm(config, config.hidden_size)
         self.feed_forward = FeedForward(config, rngs=rngs)
 
     def __call__(
@@ -150,7 +157,7 @@ class Decoder(nnx.Module):
         self.embedding = _weight(config, rngs, config.vocab_size, config.hidden_size)
         keys = jax.random.split(rngs.params(), config.num_hidden_layers)
         self.layers = jax.vmap(lambda key: DecoderLayer(config, rngs=nnx.Rngs(key)))(keys)
-        self.final_norm = RMSNorm(config)
+        self.final_norm = RMSNorm(config, config.hidden_size)
         self.unembedding = (
             None
             if config.tie_word_embeddings
@@ -164,7 +171,8 @@ class Decoder(nnx.Module):
 
     def rotary(self, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns the rotary table of positions [B, T] or [1, T] int32."""
-        return rotary_table(positions, self.config.head_dim, self.config.rope_theta)
+        config = self.config
+        return rotary_table(positions, config.head_dim, config.rope_theta, config.rope_scaling)
 
     def unstack(self) -> tuple[DecoderLayer, ...]:
         """Returns the layers one by one, each with its own slice of the stacked parameters."""
