@@ -35,7 +35,6 @@ __all__ = [
     "tree_rows",
 ]
 
-_CROWN_UNITS = float((1 << 30) - (1 << 14))  # less than 2^30 by more than a sum can be off
 _LARGEST_LAG = 1e30  # finite, so that a rate of zero does not meet infinity
 
 LeavesAt = Callable[[jax.Array], tuple[jax.Array, jax.Array]]
@@ -74,7 +73,7 @@ class Forest:
     |--------------|-------------|------------------------------------------------------------|
     | ends         | M, 16 int32 | the stored levels                                          |
     | crown        | U int32     | running sums of the shares of the upper level's nodes, the |
-    |              |             | last one within 2^15 of 2^30; 0 without mass               |
+    |              |             | last one within 2^15 + 2 U of 2^30; 0 without mass         |
     | log_mass     | float32     | log of the mass of all leaves at `newest`                  |
     | newest       | int32       | the latest birth of all                                    |
     | leaves       | int         | N                                                          |
@@ -213,12 +212,21 @@ def draw_leaves(
     return descend(forest.ends, [lower_nodes, 0], at).node
 
 
+def _units_for(nodes: int) -> float:
+    """Returns less than 2^30, by more than float32 sums and rounding up can add."""
+    return float((1 << 30) - (1 << 14) - nodes)
+
+
 def _crown(masses: jax.Array, total: jax.Array) -> jax.Array:
     """Adds up the `[U]` shares of a total, along the rows of a square and then over its rows."""
     side = math.isqrt(masses.shape[0] - 1) + 1
     square = jnp.pad(masses, (0, -masses.shape[0] % side)).reshape(-1, side)
-    # Rounding in float32 must not carry a sum beyond 2^30.
-    units = (square * (_CROWN_UNITS / jnp.maximum(total, 1.0))).astype(jnp.int32)
+    units = square * (_units_for(masses.shape[0]) / jnp.maximum(total, 1.0))
+    # Rounded up or down in turn, by an even sequence: else a thousand equal nodes would all lose
+    # the same part of a unit. Nothing stays nothing.
+    place = jax.lax.iota(jnp.int32, square.size).reshape(square.shape)
+    turn = ((place * 40503) & 0xFFFF).astype(jnp.float32) / 65536.0  # 2^16 over the golden ratio
+    units = (units + turn).astype(jnp.int32)
     along = running_sums(units.T).T
     before = running_sums(along[:, -1:]) - along[:, -1:]
     return (along + before).reshape(-1)[: masses.shape[0]]
