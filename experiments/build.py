@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from experiments.language import Language
 from experiments.options import ONCE_EACH, Options, OptionsError
 from experiments.task import Task
 from freshper_jax import replay
@@ -19,9 +20,7 @@ from freshper_jax.generate import SamplingParams, make_generator
 from freshper_jax.models import (
     LanguageModel,
     make_mesh,
-    make_model,
     param_shardings,
-    preset,
     row_sharding,
 )
 from freshper_jax.objectives import group_mean, reinforce_plus_plus
@@ -32,8 +31,6 @@ from freshper_jax.rollout import (
     ModelPolicy,
     Trajectory,
     collect,
-    make_chat_renderer,
-    make_word_tokenizer,
 )
 from freshper_jax.training import (
     IterationConfig,
@@ -62,17 +59,26 @@ class Parts:
       `freshper_jax.training.make_iteration`.
     """
 
-    renderer: ChatRenderer
-    model: LanguageModel
+    language: Language
     optimizer: Optimizer
     buffer: replay.ReplayBuffer | None
     mesh: Mesh | None
     play: Play
     make_iterate: Callable[[Any], Callable[[RunState], tuple[RunState, Metrics]]]
 
+    @property
+    def renderer(self) -> ChatRenderer:
+        """The chat format."""
+        return self.language.renderer
 
-def settle_options(options: Options, task: Task) -> Options:
-    """Return the options with what the task decides filled in.
+    @property
+    def model(self) -> LanguageModel:
+        """The functions of the model."""
+        return self.language.model
+
+
+def settle_options(options: Options, task: Task, renderer: ChatRenderer) -> Options:
+    """Return the options with what the task decides filled in, in tokens of the renderer.
 
     Raises:
       OptionsError: an evaluation wants more held-out episodes than there are, or the replay's
@@ -86,7 +92,7 @@ def settle_options(options: Options, task: Task) -> Options:
                 f"{task.held_out_count} held-out episodes"
             )
     if options.max_tokens is None:
-        width = -(-task.max_tokens(options.max_new_tokens) // 16) * 16
+        width = -(-task.max_tokens(options.max_new_tokens, renderer) // 16) * 16
         options = dataclasses.replace(options, max_tokens=width)
     if options.replay.source != "buffer" or options.replay.storage != "packed":
         return options
@@ -111,7 +117,7 @@ def _settle_token_capacity(options: Options) -> Options:
     return dataclasses.replace(options, replay=dataclasses.replace(settings, token_capacity=tokens))
 
 
-def build(options: Options, task: Task) -> Parts:
+def build(options: Options, task: Task, language: Language) -> Parts:
     """Make the parts of a run from settled options; nothing is computed yet.
 
     Raises:
@@ -119,9 +125,7 @@ def build(options: Options, task: Task) -> Parts:
     """
     mesh = _make_mesh(options)
     slots = _width(options)
-    tokenizer = make_word_tokenizer(task.words)
-    renderer = make_chat_renderer(tokenizer)
-    model = make_model(preset(options.preset, vocab_size=len(tokenizer)))
+    renderer, model = language.renderer, language.model
     generator = make_generator(model)
     environments = {
         split: task.make_env(split, options.episodes) for split in ("train", "held_out")
@@ -216,7 +220,7 @@ def build(options: Options, task: Task) -> Parts:
             place=lambda tree: jax.device_put(tree, rows),
         )
 
-    return Parts(renderer, model, optimizer, buffer, mesh, play, make_iterate)
+    return Parts(language, optimizer, buffer, mesh, play, make_iterate)
 
 
 def init_run_state(options: Options, parts: Parts, params: Any) -> RunState:

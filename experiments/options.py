@@ -14,6 +14,7 @@ __all__ = [
     "EvaluationOptions",
     "LearningOptions",
     "MeshOptions",
+    "ModelOptions",
     "Options",
     "OptionsError",
     "ReplayOptions",
@@ -21,10 +22,11 @@ __all__ = [
     "arm_defaults",
     "check_options",
     "fingerprint",
+    "preset_defaults",
 ]
 
 Arm = Literal["freshper", "per", "uniform", "fifo", "on_policy", "on_policy_epochs"]
-Preset = Literal["tiny"]
+Preset = Literal["tiny", "smollm2-135m", "qwen2.5-0.5b", "qwen2.5-7b", "qwen3-0.6b"]
 
 # Strategies that take no row twice in a draw.
 ONCE_EACH = ("prioritized_without_replacement", "newest", "oldest")
@@ -139,6 +141,16 @@ class EvaluationOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class ModelOptions:
+    """The weights of a pretrained preset and the numbers it is computed in."""
+
+    weights: str | None = None
+    """Folder, .gguf file or hub name; by default the preset's own. The tiny preset has none."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of matrix products; norms, softmax, logits and the loss are float32 always."""
+
+
+@dataclasses.dataclass(frozen=True)
 class MeshOptions:
     """Device mesh; 1 along every axis is one device."""
 
@@ -154,9 +166,11 @@ class Options:
     arm: Arm = "freshper"
     """Named setting of --replay.*; flags given beside it win."""
     preset: Preset = "tiny"
-    """Model size."""
+    """Model; all but tiny are pretrained, and change the defaults to what suits their size."""
     task: str = "simple"
     """Difficulty preset of the environment."""
+    prompt: str | None = None
+    """Style in which the task shows itself; by default what suits the preset."""
     seed: int = 0
     iterations: int = 400
     episodes: int = 64
@@ -172,6 +186,7 @@ class Options:
     learning: LearningOptions = dataclasses.field(default_factory=LearningOptions)
     warm_start: WarmStartOptions = dataclasses.field(default_factory=WarmStartOptions)
     evaluation: EvaluationOptions = dataclasses.field(default_factory=EvaluationOptions)
+    model: ModelOptions = dataclasses.field(default_factory=ModelOptions)
     mesh: MeshOptions = dataclasses.field(default_factory=MeshOptions)
     checkpoint_every: int = 10
     """Iterations between checkpoints."""
@@ -207,6 +222,51 @@ def arm_defaults(arm: str, options: Options | None = None) -> Options:
     )
 
 
+# A pretrained model needs no warm start, small steps and room for words; at 135 million parameters
+# few enough rows that two CPU cores make an iteration in minutes.
+_SMALL = {
+    "episodes": 8,
+    "max_tokens": 512,
+    "max_new_tokens": 24,
+    "replay": {"batch": 8, "capacity": 1024},
+    "learning": {"learning_rate": 3e-6, "microbatches": 4, "discount": 1.0},
+    "warm_start": {"traces": 0},
+    "evaluation": {"every": 10, "episodes": 8, "final_episodes": 16},
+}
+_LARGE = {
+    "max_new_tokens": 64,
+    "replay": {"capacity": 4096},
+    "learning": {"learning_rate": 1e-6, "microbatches": 16, "discount": 1.0},
+    "warm_start": {"traces": 0},
+    "evaluation": {"final_episodes": 256},
+}
+_PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {},
+    "smollm2-135m": _SMALL,
+    "qwen2.5-0.5b": _LARGE,
+    "qwen2.5-7b": _LARGE,
+    "qwen3-0.6b": _LARGE,
+}
+
+
+def preset_defaults(preset: str, options: Options | None = None) -> Options:
+    """Return `options` with the settings that suit the size of a model.
+
+    Raises:
+      OptionsError: the preset is unknown.
+    """
+    options = options or Options()
+    if preset not in _PRESETS:
+        raise OptionsError(
+            f"--preset: unknown preset {preset!r}, expected one of {', '.join(_PRESETS)}"
+        )
+    changes: dict[str, Any] = {"preset": preset}
+    for name, value in _PRESETS[preset].items():
+        group = getattr(options, name)
+        changes[name] = dataclasses.replace(group, **value) if isinstance(value, dict) else value
+    return dataclasses.replace(options, **changes)
+
+
 def check_options(options: Options) -> None:
     """Refuse values that cannot work.
 
@@ -225,7 +285,8 @@ def check_options(options: Options) -> None:
     def count(flag: str, value: int, least: int = 1) -> None:
         expect(value >= least, flag, value, f"an integer of at least {least}")
 
-    for prefix, group in (("", options), ("replay.", replay), ("learning.", learning)):
+    named = {"": options, "replay.": replay, "learning.": learning, "model.": options.model}
+    for prefix, group in named.items():
         for name, hint in get_type_hints(type(group)).items():
             if get_origin(hint) is Literal:
                 value, flag = getattr(group, name), prefix + name.replace("_", "-")
@@ -309,6 +370,18 @@ def check_options(options: Options) -> None:
             rows,
             f"a multiple of microbatches x data shards ({parts})",
         )
+    expect(
+        options.model.weights is None or options.preset != "tiny",
+        "model.weights",
+        options.model.weights,
+        "None with --preset tiny, which is trained from the start",
+    )
+    expect(
+        options.warm_start.traces == 0 or options.preset == "tiny",
+        "warm-start.traces",
+        options.warm_start.traces,
+        "0 with a pretrained preset",
+    )
     count("warm-start.traces", options.warm_start.traces, 0)
     for name in ("longest", "max_updates", "batch", "check_every"):
         count(f"warm-start.{name.replace('_', '-')}", getattr(options.warm_start, name))

@@ -16,7 +16,15 @@ import jax.numpy as jnp
 import tyro
 
 from experiments.build import Parts, build, init_run_state, run_shardings, settle_options
-from experiments.options import Options, OptionsError, arm_defaults, check_options, fingerprint
+from experiments.language import make_language
+from experiments.options import (
+    Options,
+    OptionsError,
+    arm_defaults,
+    check_options,
+    fingerprint,
+    preset_defaults,
+)
 from experiments.plots import plot_ages, plot_learning
 from experiments.progress import Console
 from experiments.report import make_table, render_episodes, summarise, write_results
@@ -34,7 +42,7 @@ from freshper_jax.training import CheckpointError, RunState, TrainState, restore
 
 __all__ = ["parse_options", "run", "run_from_command_line"]
 
-MakeTask = Callable[[str, Console], Task]
+MakeTask = Callable[[Options, Console], Task]
 
 # Streams of the run's key that are apart from those of iterations, which start at 0.
 _EVALUATION = 2**31
@@ -64,22 +72,24 @@ def _how_to_go_on(out: Path) -> str:
 
 
 def parse_options(name: str, arguments: Sequence[str]) -> Options:
-    """Return the options of a command line; the arm sets defaults and every flag wins over it.
+    """Return the options of a command line; preset and arm set defaults, every flag wins.
 
     Raises:
       OptionsError: a value cannot work. Unknown flags end the program with tyro's message.
     """
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--arm", default="freshper")
-    arm = first.parse_known_args(list(arguments))[0].arm
+    first.add_argument("--preset", default="tiny")
+    chosen = first.parse_known_args(list(arguments))[0]
     options = tyro.cli(
         Options,
         prog=f"python -m experiments.{name}",
         args=list(arguments),
-        default=arm_defaults(arm),
+        default=arm_defaults(chosen.arm, preset_defaults(chosen.preset)),
     )
     if options.out is None:
-        folder = f"{name}-{options.task}-{options.arm}-seed{options.seed}"
+        model = "" if options.preset == "tiny" else f"{options.preset}-"
+        folder = f"{name}-{options.task}-{model}{options.arm}-seed{options.seed}"
         options = dataclasses.replace(options, out=Path("runs") / folder)
     check_options(options)
     return options
@@ -99,9 +109,10 @@ def run(options: Options, make_task: MakeTask, console: Console | None = None) -
     out = options.out
     assert out is not None, "parse_options fills it in"
     check_free(out, resume=options.resume)
-    task = make_task(options.task, console)
-    options = settle_options(options, task)
-    parts = build(options, task)
+    task = make_task(options, console)
+    language = make_language(options, task)
+    options = settle_options(options, task, language.renderer)
+    parts = build(options, task, language)
 
     resuming = has_checkpoints(out)
     if resuming:
@@ -240,6 +251,7 @@ def _finish(
     sampled, trajectory = _evaluate(task, parts, state, count)
     greedy, _ = _evaluate(task, parts, state, count, temperature=0.0)
     began = "warm start" if options.warm_start.traces else "random start"
+    began = began if parts.language.source is None else "pretrained"
     measured = {
         f"{began}, sampled": summarise(before),
         f"{options.arm}, sampled": summarise(sampled),

@@ -20,26 +20,32 @@ from envs.sokoban import (
     random_reference,
     solve,
 )
+from envs.sokoban.prompts import STYLES
 from envs.sokoban.symmetry import symmetries
-from experiments.options import OptionsError
+from experiments.options import Options, OptionsError
 from experiments.progress import Console
 from experiments.task import Demonstrations, Reference, Split, Task
-from freshper_jax.rollout import Episodes
+from freshper_jax.rollout import ChatRenderer, Episodes
 
 __all__ = ["main", "make_task"]
 
-# What a tiny policy reads: a list of things and places, a third shorter than the drawn board.
-PROMPT = "coordinates"
+# A tiny policy reads a list of things and places, a third shorter than the drawn board.
+_TINY_STYLE, _STYLE = "coordinates", "default"
+_MEASURED = 256  # boards, those with the most on them, on which the length of an episode is found
 
 
-def make_task(preset: str, console: Console) -> Task:
+def make_task(options: Options, console: Console) -> Task:
     """Make the task of a difficulty preset; its level bank is built once, then cached.
 
     Raises:
-      OptionsError: the preset is unknown.
+      OptionsError: the preset or the style of prompt is unknown.
     """
+    preset, style = options.task, options.prompt
     if preset not in PRESETS:
         raise OptionsError(f"--task: got {preset!r}, expected one of {', '.join(PRESETS)}")
+    if style is not None and style not in STYLES:
+        raise OptionsError(f"--prompt: got {style!r}, expected one of {', '.join(STYLES)}")
+    style = style or (_TINY_STYLE if options.preset == "tiny" else _STYLE)
     settings = PRESETS[preset]
     with console.counting(f"Sokoban levels ({preset})") as progress:
         bank = load_bank(settings, progress=progress)
@@ -58,7 +64,7 @@ def make_task(preset: str, console: Console) -> Task:
     def demonstrations(count: int, longest: int, rows: int) -> Demonstrations:
         short = np.flatnonzero(train.optimal_lengths <= longest)[:count]
         levels = make_level_set(np.concatenate(list(symmetries(train.cells[short]))))
-        env = SokobanVectorEnv(levels, rows, horizon=settings.horizon, prompt=PROMPT)
+        env = SokobanVectorEnv(levels, rows, horizon=settings.horizon, prompt=style)
         replies = [[f"<answer>{ACTIONS[a]}</answer>" for a in _plan(c)] for c in levels.cells]
         return Demonstrations(env, play(np.arange(len(levels))), replies)
 
@@ -66,13 +72,21 @@ def make_task(preset: str, console: Console) -> Task:
         return play(len(train) - 1 - np.arange(count) % (len(train) // 2))
 
     def make_env(split: Split, rows: int) -> SokobanVectorEnv:
-        return SokobanVectorEnv(bank.split(split), rows, horizon=settings.horizon, prompt=PROMPT)
+        return SokobanVectorEnv(bank.split(split), rows, horizon=settings.horizon, prompt=style)
 
-    def max_tokens(reply_tokens: int) -> int:
-        # A turn is the things on the board, three role and end tokens, the reply, and the end
-        # token that a reply without one is given.
-        things = max(_most_things(train), _most_things(held_out))
-        return 3 + settings.horizon * (things + 3 + reply_tokens + 1)
+    def max_tokens(reply_tokens: int, renderer: ChatRenderer) -> int:
+        openings, turns = [], []
+        for split in ("train", "held_out"):
+            env = make_env(split, _MEASURED)
+            fullest = np.argsort(-_things(bank.split(split)), kind="stable")[:_MEASURED]
+            indices = np.resize(fullest, _MEASURED)
+            shown, _ = env.reset(options={"level_indices": indices})
+            openings += renderer.open(env.system_prompt, shown)
+            # After a reply that is no action a turn is the longest.
+            shown, *_ = env.step([""] * _MEASURED)
+            turns += renderer.follow(shown, [False] * _MEASURED)
+        opening, turn = max(map(len, openings)), max(map(len, turns))
+        return opening + (settings.horizon - 1) * turn + settings.horizon * reply_tokens
 
     def references(count: int) -> tuple[Reference, ...]:
         levels = held_out.take(np.arange(min(count, len(held_out))))
@@ -85,7 +99,7 @@ def make_task(preset: str, console: Console) -> Task:
 
     return Task(
         name=f"sokoban-{preset}",
-        identity=_digest(settings, train, held_out),
+        identity=_digest(settings, style, train, held_out),
         max_tokens=max_tokens,
         held_out_count=len(held_out),
         make_env=make_env,
@@ -105,15 +119,15 @@ def _plan(cells: np.ndarray) -> tuple[int, ...]:
     return plan
 
 
-def _most_things(levels: LevelSet) -> int:
-    """Return the most words that a board's list of things takes."""
+def _things(levels: LevelSet) -> np.ndarray:
+    """Return how many cells inside each board's frame are not bare floor."""
     inside = levels.cells[:, 1:-1, 1:-1].reshape(len(levels), -1)
-    return int((inside != SYMBOLS.index("_")).sum(axis=1).max())
+    return (inside != SYMBOLS.index("_")).sum(axis=1)
 
 
-def _digest(preset: Preset, *level_sets: LevelSet) -> str:
+def _digest(preset: Preset, style: str, *level_sets: LevelSet) -> str:
     """Return a digest of the levels and of how they are played and shown."""
-    digest = hashlib.sha256(repr((preset, PROMPT)).encode())
+    digest = hashlib.sha256(repr((preset, style)).encode())
     for levels in level_sets:
         digest.update(levels.cells.tobytes())
     return digest.hexdigest()

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from freshper_jax.rollout import Episodes, TextVectorEnv
+from freshper_jax.rollout import ChatRenderer, Episodes, TextVectorEnv
 
 __all__ = ["Demonstrations", "Reference", "Split", "Task"]
 
@@ -37,7 +37,7 @@ class Task:
 
     name: names runs.
     identity: a digest of all that decides the episodes; names caches.
-    max_tokens: tokens that the longest episode can take, `(tokens of a reply) -> T`.
+    max_tokens: tokens that the longest episode can take, `(tokens of a reply, renderer) -> T`.
     held_out_count: distinct held-out episodes.
     make_env: `(split, rows) -> environment`.
     words: what a word-level tokenizer must know, for tiny policies.
@@ -51,7 +51,7 @@ class Task:
 
     name: str
     identity: str
-    max_tokens: Callable[[int], int]
+    max_tokens: Callable[[int, ChatRenderer], int]
     held_out_count: int
     make_env: Callable[[Split, int], TextVectorEnv]
     words: tuple[str, ...]

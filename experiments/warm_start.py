@@ -44,8 +44,11 @@ def starting_params(options: Options, task: Task, parts: Parts, console: Console
       OptionsError: a batch takes more traces than there are.
     """
     key = jax.random.fold_in(jax.random.key(options.seed), _STREAM)
-    params = jax.jit(parts.model.init)(jax.random.fold_in(key, 0))
+    params = parts.language.start(jax.random.fold_in(key, 0), parts.mesh)
     settings = options.warm_start
+    if parts.language.source is not None:
+        console.say(f"Warm start: none, the policy is {parts.language.source}")
+        return params
     if settings.traces == 0:
         console.say("Warm start: none, the policy starts at random.")
         return params
@@ -116,11 +119,16 @@ def demonstrate(options: Options, task: Task, parts: Parts) -> Trajectory:
         shown.env,
         parts.renderer,
         shown.episodes,
-        max_tokens=options.max_tokens or task.max_tokens(options.max_new_tokens),
+        max_tokens=_max_tokens(options),
         max_new_tokens=options.max_new_tokens,
     )
     width = -(-int(trajectory.length.max()) // 32) * 32
     return jax.tree.map(lambda leaf: leaf[:, :width] if leaf.ndim == 2 else leaf, trajectory)
+
+
+def _max_tokens(options: Options) -> int:
+    assert options.max_tokens is not None, "options are settled first"
+    return options.max_tokens
 
 
 def _identity(options: Options, task: Task, parts: Parts) -> str:

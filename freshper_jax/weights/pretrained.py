@@ -46,6 +46,7 @@ def load_pretrained(
     shardings: MakeShardings | None = None,
     tokenizer: str | Path | None = None,
     revision: str | None = None,
+    read_params: bool = True,
     **overrides: Any,
 ) -> Pretrained:
     """Loads a Qwen2, Qwen3 or Llama model with its tokenizer.
@@ -57,6 +58,8 @@ def load_pretrained(
         `functools.partial(param_shardings, mesh)`; by default all is on the default device.
       tokenizer: a folder or hub name to take the tokenizer from, instead of the source.
       revision: branch, tag or commit of a hub repository.
+      read_params: whether to read the tensors; without them `params` is empty, which spares the
+        time and the memory where they come from elsewhere, such as a checkpoint.
       overrides: other fields of ModelConfig, such as remat.
 
     Raises FileNotFoundError on a source that is not there, OSError where a hub repository
@@ -80,7 +83,7 @@ def load_pretrained(
         named = {name: fields[name] for name in _TOKEN_IDS if fields.get(name) is not None}
         saved = path / "generation_config.json"
         generation = named | (_read_json(saved) if saved.exists() else {})
-    params = load_params(config, tensors, shardings=shardings)
+    params = load_params(config, tensors, shardings=shardings) if read_params else {}
     return Pretrained(config, params, made, generation, _stop_ids(generation, made))
 
 
