@@ -70,7 +70,10 @@ def open_gguf(
     fields = _hugging_face_fields(metadata, tensors, path)
     if factors is not None:
         fields["rope_scaling"] = _llama3_scaling(np.array(factors.data, np.float32), fields, path)
-    config = ModelConfig.from_hf(fields, **overrides)
+    try:
+        config = ModelConfig.from_hf(fields, **overrides)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     return config, _tensor_source(config, fields["model_type"], tensors, path), metadata
 
 

@@ -143,7 +143,7 @@ def _place(
         return out
 
     if sharding is None:
-        return jax.device_put(block(tuple((0, size) for size in shape)))
+        return jax.block_until_ready(jax.device_put(block(tuple((0, size) for size in shape))))
     devices: dict[tuple[tuple[int, int], ...], list[jax.Device]] = {}
     for device, index in sharding.addressable_devices_indices_map(shape).items():
         bounds = tuple(
@@ -154,4 +154,6 @@ def _place(
     for bounds, holders in devices.items():
         host = block(bounds)
         shards += [jax.device_put(host, device) for device in holders]
+        # The host's copy lives as long as the transfer; do not read on ahead of it.
+        jax.block_until_ready(shards)
     return jax.make_array_from_single_device_arrays(shape, sharding, shards)

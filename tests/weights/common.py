@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from freshper_jax.models import ModelConfig
-from freshper_jax.weights import load_params, open_safetensors
+from freshper_jax.weights import TensorSource, load_params, open_safetensors
 from tests.golden import cases
 
 
@@ -31,6 +31,18 @@ def load_case(folder, name, *, shardings=None, **overrides):
     config = ModelConfig.from_hf(fields, **overrides)
     source = open_safetensors(write_folder(folder, fields))
     return config, load_params(config, source, shardings=shardings)
+
+
+def counting(source):
+    """The source, and a list to which the size of every block read from it is appended."""
+    read = []
+
+    def record(name, index):
+        block = source.read(name, index)
+        read.append(block.size)
+        return block
+
+    return TensorSource(source.where, source.shapes, record), read
 
 
 def stored(config, params, name):

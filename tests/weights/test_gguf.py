@@ -11,8 +11,7 @@ from gguf import GGMLQuantizationType as Kind
 from freshper_jax.models import ModelConfig, RopeScaling, make_mesh, param_shardings
 from freshper_jax.weights import load_pretrained
 from tests.golden import cases
-from tests.weights.common import load_case, stored, write_tokenizer
-from tests.weights.test_load import counting
+from tests.weights.common import counting, load_case, stored, write_tokenizer
 
 NAMES = {
     "input_layernorm": "attn_norm",
@@ -256,7 +255,7 @@ def test_refuses_what_it_cannot_read(tmp_path, load):
 
 def test_without_a_tokenizer_that_can_be_read_it_asks_for_one(tmp_path):
     path = write_gguf(tmp_path / "model.gguf", cases.CASES["llama_group2_untied"])
-    with pytest.raises(ValueError, match=r"byte-level BPE\), got None; give the tokenizer's own"):
+    with pytest.raises(ValueError, match=r"\(SentencePiece\), got None; give the tokenizer's own"):
         load_pretrained(path)
 
 

@@ -1,67 +1,58 @@
-"""Tokenizers of GGUF metadata, against transformers' own with the same words and merges."""
+"""Tokenizers of GGUF metadata, against llama.cpp and transformers on the same vocabularies."""
+
+import json
 
 import pytest
-from tokenizers import pre_tokenizers
 from transformers import Qwen2Tokenizer
 
 from freshper_jax.rollout import make_chat_renderer
 from freshper_jax.weights.gguf_tokenizer import make_gguf_tokenizer
+from tests.golden import vocabularies
+from tests.golden.cases import FOLDER
 
-MERGES = ["Ġ h", "e l", "l o", "el lo", "Ġh ello", "1 2", "12 3", "a b", "ab c"]
-TEXTS = [
-    "hello hello",
-    "12345 abc's ABC",
-    "e\u0301 naïve \U0001f436",
-    "  x\n\n\ty  \r\n z ",
-    "<|end|>hello<|user|>",
-    "abc12",
-]
+VOCABULARIES = vocabularies.all_vocabularies()
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
 
-def metadata(pre="qwen2", merges=MERGES, **changes):
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = list(dict.fromkeys([*alphabet, *(pair.replace(" ", "") for pair in merges), "hel"]))
-    special = ["<|end|>", "<|begin|>", "<|user|>"]
-    types = [1] * len(words) + [3, 3, 4]
-    return {
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": pre,
-        "tokenizer.ggml.tokens": words + special,
-        "tokenizer.ggml.token_type": types,
-        "tokenizer.ggml.merges": merges,
-        "tokenizer.ggml.eos_token_id": len(words),
-        "tokenizer.ggml.bos_token_id": len(words) + 1,
-        "tokenizer.chat_template": TEMPLATE,
-    } | changes
-
-
 def pieces(tokenizer, text):
     return tokenizer.convert_ids_to_tokens(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_gives_the_tokens_of_llama_cpp_and_the_text_back(name):
+    golden = json.loads((FOLDER / "llama_cpp_tokens.json").read_text())["ids"][name]
+    tokenizer = make_gguf_tokenizer(VOCABULARIES[name])
+    assert len(golden) == len(vocabularies.TEXTS)
+    for text, want in zip(vocabularies.TEXTS, golden, strict=True):
+        ids = tokenizer(text)["input_ids"]
+        assert ids == want, text
+        # The space that SentencePiece puts in front of a text also follows a special token.
+        back = text.replace("<|user|>", "<|user|> ") if name == "llama-True" else text
+        assert tokenizer.decode(ids, skip_special_tokens=True) == back
+
+
 def test_qwen2_s_equals_transformers_own():
-    fields = metadata()
-    words = fields["tokenizer.ggml.tokens"]
+    metadata = VOCABULARIES["qwen2"]
+    words = metadata["tokenizer.ggml.tokens"]
     theirs = Qwen2Tokenizer(
         vocab={word: index for index, word in enumerate(words)},
-        merges=[tuple(pair.split(" ")) for pair in MERGES],
+        merges=[tuple(pair.split(" ")) for pair in vocabularies.MERGES],
         extra_special_tokens=["<|end|>", "<|begin|>", "<|user|>"],
         unk_token=None,
     )
-    ours = make_gguf_tokenizer(fields)
-    for text in TEXTS:
+    ours = make_gguf_tokenizer(metadata)
+    # The last is composed first, which llama.cpp does not do.
+    for text in (*vocabularies.TEXTS, "e\u0301"):
         ids = ours(text)["input_ids"]
         assert ids == theirs(text)["input_ids"], text
         assert ours.decode(ids) == theirs.decode(ids)
-    assert len(ours(TEXTS[0])["input_ids"]) == 3
 
 
 @pytest.mark.parametrize(
-    ("pre", "expected"),
+    ("name", "expected"),
     [
         # What a word may hold decides which merges may happen inside it.
         ("qwen2", ["1", "2", "3", "4", "Ġhello"]),
@@ -70,44 +61,54 @@ def test_qwen2_s_equals_transformers_own():
         ("gpt-2", ["123", "4", "Ġhello"]),
     ],
 )
-def test_splits_numbers_as_the_name_says(pre, expected):
-    assert pieces(make_gguf_tokenizer(metadata(pre)), "1234 hello") == expected
+def test_splits_numbers_as_the_name_says(name, expected):
+    assert pieces(make_gguf_tokenizer(VOCABULARIES[name]), "1234 hello") == expected
 
 
 def test_only_llama_3_takes_a_whole_word_that_is_a_token():
-    # "hel" is a token, yet no merge makes it.
-    assert pieces(make_gguf_tokenizer(metadata("qwen2")), "hel") == ["h", "el"]
-    assert pieces(make_gguf_tokenizer(metadata("llama-bpe")), "hel") == ["hel"]
+    assert pieces(make_gguf_tokenizer(VOCABULARIES["qwen2"]), "hel") == ["h", "el"]
+    assert pieces(make_gguf_tokenizer(VOCABULARIES["llama-bpe"]), "hel") == ["hel"]
 
 
 def test_special_tokens_and_the_chat_template_are_carried_over():
-    fields = metadata()
-    tokenizer = make_gguf_tokenizer(fields)
+    metadata = VOCABULARIES["qwen2"] | {"tokenizer.chat_template": TEMPLATE}
+    tokenizer = make_gguf_tokenizer(metadata)
     assert tokenizer.eos_token == "<|end|>"
-    assert tokenizer.eos_token_id == fields["tokenizer.ggml.eos_token_id"]
+    assert tokenizer.eos_token_id == metadata["tokenizer.ggml.eos_token_id"]
     assert tokenizer.bos_token == "<|begin|>"
     assert tokenizer.pad_token is None
     ids = tokenizer("a<|end|><|user|>")["input_ids"]
     assert tokenizer.decode(ids, skip_special_tokens=True) == "a<|user|>"
     renderer = make_chat_renderer(tokenizer)
     assert renderer.stop_ids == (tokenizer.eos_token_id,)
-    assert len(tokenizer) == len(fields["tokenizer.ggml.tokens"])
+    assert len(tokenizer) == len(metadata["tokenizer.ggml.tokens"])
 
 
-def test_a_beginning_is_added_only_where_the_file_asks_for_it():
-    begun = make_gguf_tokenizer(metadata(**{"tokenizer.ggml.add_bos_token": True}))
-    assert begun("a")["input_ids"][0] == begun.bos_token_id
-    assert pieces(begun, "a") == ["a"]
-    assert make_gguf_tokenizer(metadata())("a")["input_ids"] == begun("a")["input_ids"][1:]
+@pytest.mark.parametrize(
+    ("name", "asked", "begun"),
+    [
+        ("qwen2", None, False),
+        ("qwen2", True, True),
+        ("llama-bpe", None, True),
+        ("llama-bpe", False, False),
+        ("llama-True", None, True),
+    ],
+)
+def test_a_beginning_is_added_where_the_file_asks_or_the_kind_has_it(name, asked, begun):
+    asks = {} if asked is None else {"tokenizer.ggml.add_bos_token": asked}
+    tokenizer = make_gguf_tokenizer(VOCABULARIES[name] | asks)
+    ids = tokenizer("a")["input_ids"]
+    assert (ids[0] == tokenizer.bos_token_id) == begun
+    assert len(ids) == 1 + begun
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tokenizer.ggml.model": "llama"}, r"must be 'gpt2' \(byte-level BPE\), got 'llama'"),
-        ({"tokenizer.ggml.pre": "tekken"}, "ggml.pre must be one of smollm, .*, got 'tekken'"),
+        ({"tokenizer.ggml.model": "t5"}, r"'llama' \(SentencePiece\), got 't5'"),
+        ({"tokenizer.ggml.pre": "tekken"}, r"ggml\.pre must be one of smollm, .*, got 'tekken'"),
     ],
 )
 def test_refuses_a_tokenizer_of_another_kind(change, message):
     with pytest.raises(ValueError, match=message):
-        make_gguf_tokenizer(metadata(**change))
+        make_gguf_tokenizer(VOCABULARIES["qwen2"] | change)

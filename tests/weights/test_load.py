@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from freshper_jax.models import ModelConfig, make_mesh, make_model, param_shardings
 from freshper_jax.weights import TensorSource, load_params, open_safetensors
 from tests.golden import cases
-from tests.weights.common import load_case, stored, write_folder
+from tests.weights.common import counting, load_case, stored, write_folder
 
 NAME = "llama_group2_untied"
 FIELDS = cases.CASES[NAME]
@@ -59,18 +59,6 @@ def test_reads_floats_of_any_width_into_the_param_dtype(kind, tmp_path):
         chex.assert_type(jax.tree.leaves(params), jnp.dtype(dtype))
         want = tensors["model.embed_tokens.weight"].astype(jnp.dtype(dtype))
         np.testing.assert_array_equal(params["embedding"], want)
-
-
-def counting(source):
-    """The source, and a list that every block read from it is appended to."""
-    read = []
-
-    def record(name, index):
-        block = source.read(name, index)
-        read.append(block.size)
-        return block
-
-    return TensorSource(source.where, source.shapes, record), read
 
 
 def test_a_mesh_gets_each_shard_from_its_own_part_of_the_files(tmp_path):

@@ -64,7 +64,7 @@ def test_bfloat16_logits_are_as_near_to_float32_as_theirs(case):
 
     assert error(got) < 1.25 * error(theirs)
     assert error(got) < 0.02 * spread
-    assert np.abs(got - exact).max() < 0.15 * spread
+    assert np.abs(got - exact).max() < 0.25 * spread
 
 
 def test_the_cache_gives_their_logits_token_by_token(tmp_path):
@@ -111,6 +111,27 @@ def test_smollm2_continues_ten_prompts_as_hugging_face_does(smollm2):
         start, count = len(row["prompt_ids"]) - 1, len(row["reply_ids"])
         assert chosen[index, start : start + count].tolist() == row["reply_ids"], row["prompt"]
         np.testing.assert_allclose(some[index, start], row["first_logits"], rtol=0, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_smollm2_writes_the_same_replies_through_the_cache(smollm2):
+    loaded, golden = smollm2
+    model, rows = make_model(loaded.config), golden["rows"]
+    prompts = [row["prompt_ids"] for row in rows]
+    counts = np.array([len(ids) for ids in prompts], np.int32)
+    tokens = np.zeros((len(rows), counts.max()), np.int32)
+    for row, ids in zip(tokens, prompts, strict=True):
+        row[: len(ids)] = ids
+    new_tokens = max(len(row["reply_ids"]) for row in rows)
+    step = jax.jit(functools.partial(extend, model))
+    cache = init_cache(loaded.config, len(rows), int(counts.max()) + new_tokens)
+    cache, logits = step(loaded.params, cache, tokens, counts)
+    replies = []
+    for _ in range(new_tokens):
+        replies.append(jnp.argmax(logits, axis=-1).astype(jnp.int32))
+        cache, logits = step(loaded.params, cache, replies[-1][:, None], jnp.ones_like(counts))
+    for row, reply in zip(rows, np.stack(replies, axis=1), strict=True):
+        assert reply[: len(row["reply_ids"])].tolist() == row["reply_ids"], row["prompt"]
 
 
 @pytest.mark.slow
