@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _DTYPES = ("float32", "bfloat16")
+_REMAT = ("none", "dots", "full")
 _MODEL_TYPES = ("qwen2", "llama")
 _POSITIVE_INTEGERS = (
     "vocab_size",
@@ -40,7 +41,9 @@ class ModelConfig:
     compute_dtype: "float32" or "bfloat16", of matrix products; norms, softmax and logits
         are float32 always.
     param_dtype: "float32" or "bfloat16", in which parameters are kept.
-    remat: whether the backward pass recomputes each layer, to save memory.
+    remat: what the backward pass recomputes of a layer, to save memory. "none": nothing; "dots":
+        all but products with weights and the result of attention, which are kept; "full": all
+        but the layer's input.
     scan_layers: whether the full forward compiles one layer and scans over all, or unrolls
         them, which spares copies where they are few.
     attention_block: queries handled at a time.
@@ -63,7 +66,7 @@ class ModelConfig:
     initializer_range: float = 0.02
     compute_dtype: str = "float32"
     param_dtype: str = "float32"
-    remat: bool = False
+    remat: str = "none"
     scan_layers: bool = True
     attention_block: int = 96
 
@@ -80,13 +83,17 @@ class ModelConfig:
                 raise TypeError(f"{name} must be a number, got {value!r}")
             if not 0 < value < float("inf"):
                 raise ValueError(f"{name} must be positive and finite, got {value}")
-        for name in ("tie_word_embeddings", "attention_bias", "remat", "scan_layers"):
+        for name in ("tie_word_embeddings", "attention_bias", "scan_layers"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be a bool, got {getattr(self, name)!r}")
-        for name in ("compute_dtype", "param_dtype"):
-            if getattr(self, name) not in _DTYPES:
+        for name, names in (
+            ("compute_dtype", _DTYPES),
+            ("param_dtype", _DTYPES),
+            ("remat", _REMAT),
+        ):
+            if getattr(self, name) not in names:
                 raise ValueError(
-                    f"{name} must be one of {', '.join(_DTYPES)}, got {getattr(self, name)!r}"
+                    f"{name} must be one of {', '.join(names)}, got {getattr(self, name)!r}"
                 )
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(

@@ -8,12 +8,21 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from freshper_jax.models.attention import causal_attention, rotary_table, rotate
+from freshper_jax.models.attention import MIXTURE, causal_attention, rotary_table, rotate
 from freshper_jax.models.config import ModelConfig
 
 Extra = TypeVar("Extra")
 # (queries [B, T, N, H], keys [B, T, K, H], values [B, T, K, H]) -> (mixed [B, T, N, H], extra)
 Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, Extra]]
+
+# What the backward pass is given of a layer, by the name in ModelConfig.remat.
+_REMAT_POLICIES = {
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        jax.checkpoint_policies.save_only_these_names(MIXTURE),
+    ),
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
 
 
 def _weight(config: ModelConfig, rngs: nnx.Rngs, *shape: int) -> nnx.Param:
@@ -185,8 +194,12 @@ class Decoder(nnx.Module):
         def step(x: jax.Array, layer: DecoderLayer) -> tuple[jax.Array, None]:
             return layer(x, table, attend)
 
-        if self.config.remat:
-            step = jax.checkpoint(step, prevent_cse=not self.config.scan_layers)
+        if self.config.remat != "none":
+            step = jax.checkpoint(
+                step,
+                policy=_REMAT_POLICIES[self.config.remat],
+                prevent_cse=not self.config.scan_layers,
+            )
         x = self.embed(tokens)
         if self.config.scan_layers:
             x, _ = lax.scan(step, x, self.layers)

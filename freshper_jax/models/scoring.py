@@ -41,7 +41,7 @@ def _score_forward(logits, targets):
 
 
 def _score_backward(saved, gradients):
-    """The slopes of both in closed form, one pass over the logits: onehot - p and -p (log p + H)."""
+    """The slopes of both in closed form, onehot - p and -p (log p + H): one pass over logits."""
     logits, targets, normaliser, entropy = saved
     first, second = (gradient[:, None] for gradient in gradients)
     log_probs = logits - normaliser[:, None]

@@ -310,11 +310,7 @@ def _apply(
     grad_norm = optax.tree.norm(grads).astype(jnp.float32)
     learning_rate = optimizer.learning_rate(state.step)
     direction, opt_state = optimizer.direction(grads, state.opt_state, state.params)
-    params = jax.tree.map(
-        lambda leaf, d: leaf + learning_rate.astype(leaf.dtype) * d.astype(leaf.dtype),
-        state.params,
-        direction,
-    )
+    params = optimizer.apply(state.params, direction, state.step)
     finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
     applied = finite.astype(jnp.int32)
 

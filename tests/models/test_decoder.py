@@ -60,10 +60,11 @@ def test_forward_and_scores_equal_a_plain_numpy_decoder(overrides):
     [
         {},
         {"tie_word_embeddings": False, "num_key_value_heads": 1},
-        {"remat": True},
-        {"remat": True, "scan_layers": False},
+        {"remat": "full"},
+        {"remat": "dots"},
+        {"remat": "dots", "scan_layers": False},
     ],
-    ids=["tied", "untied, one key head", "rematerialised", "rematerialised, unrolled"],
+    ids=["tied", "untied, one key head", "recomputed", "dots kept", "dots kept, unrolled"],
 )
 def test_gradient_equals_differences_of_the_numpy_decoder(overrides):
     model, params = small_model(**overrides)
