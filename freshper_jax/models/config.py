@@ -212,6 +212,20 @@ PRESETS: Mapping[str, ModelConfig] = {
         initializer_range=0.05,
         scan_layers=False,
     ),
+    "smollm2-135m": ModelConfig(
+        vocab_size=49_152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        head_dim=64,
+        rope_theta=100_000.0,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
+        max_position_embeddings=8192,
+        remat="dots",
+    ),
 }
 
 

@@ -101,5 +101,5 @@ def test_refuses_a_value_out_of_range(change, error, message):
 def test_presets_by_name():
     assert preset("tiny", vocab_size=77).vocab_size == 77
     assert preset("tiny", remat="full") == dataclasses.replace(PRESETS["tiny"], remat="full")
-    with pytest.raises(ValueError, match="preset must be one of tiny, got 'huge'"):
+    with pytest.raises(ValueError, match=r"preset must be one of tiny, .*got 'huge'"):
         preset("huge")
