@@ -244,6 +244,7 @@ def update_memory(config: ModelConfig, rows: int, length: int) -> dict[str, floa
     state = make_state(jax.random.key(0))
     plan = update.lower(state, batch, weights).compile()
     sizes = plan.memory_analysis()
+    assert sizes is not None, "the CPU's compiler plans memory"
     planned = (
         sizes.argument_size_in_bytes
         + sizes.output_size_in_bytes

@@ -225,6 +225,7 @@ PRESETS: Mapping[str, ModelConfig] = {
         tie_word_embeddings=True,
         max_position_embeddings=8192,
         remat="dots",
+        attention_block=128,
     ),
 }
 
