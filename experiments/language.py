@@ -50,7 +50,10 @@ def make_language(options: Options, task: Task) -> Language:
 
     def load(**arguments: Any) -> Pretrained:
         return load_pretrained(
-            source, compute_dtype=options.model.compute_dtype, remat=True, **arguments
+            source,
+            compute_dtype=options.model.compute_dtype,
+            remat=options.model.remat,
+            **arguments,
         )
 
     try:

@@ -2,6 +2,13 @@
 
 from freshper_jax.models.config import PRESETS, ModelConfig, preset
 from freshper_jax.models.language_model import LanguageModel, Params, make_model
+from freshper_jax.models.lora import (
+    Adapters,
+    LoraConfig,
+    adapt_model,
+    init_adapters,
+    merge_adapters,
+)
 from freshper_jax.models.rope import RopeScaling
 from freshper_jax.models.sharding import (
     DEFAULT_RULES,
@@ -15,13 +22,18 @@ from freshper_jax.models.sharding import (
 __all__ = [
     "DEFAULT_RULES",
     "PRESETS",
+    "Adapters",
     "LanguageModel",
+    "LoraConfig",
     "ModelConfig",
     "Params",
     "PartitionRules",
     "RopeScaling",
+    "adapt_model",
+    "init_adapters",
     "make_mesh",
     "make_model",
+    "merge_adapters",
     "param_partitions",
     "param_shardings",
     "preset",

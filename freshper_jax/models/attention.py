@@ -5,6 +5,10 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+# Name of what attention gives its backward pass, for rematerialisation to keep.
+MIXTURE = "attention mixture"
 
 from freshper_jax.models.rope import RopeScaling
 
@@ -124,8 +128,9 @@ def _causal_forward(queries, keys, values, block):
         parts = _mix(queries[:, :, first:last], keys[:, :, :seen], values[:, :, :seen], visible)
         mixed.append(parts[0])
         normalisers.append(parts[1])
-    result = jnp.concatenate(mixed, axis=2).astype(queries.dtype)
-    return result, (queries, keys, values, result, jnp.concatenate(normalisers, axis=2))
+    result = checkpoint_name(jnp.concatenate(mixed, axis=2).astype(queries.dtype), MIXTURE)
+    normalisers = checkpoint_name(jnp.concatenate(normalisers, axis=2), MIXTURE)
+    return result, (queries, keys, values, result, normalisers)
 
 
 def _causal_backward(block, saved, gradient):

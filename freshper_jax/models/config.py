@@ -7,6 +7,7 @@ from typing import Any
 from freshper_jax.models.rope import RopeScaling, read_rope
 
 _DTYPES = ("float32", "bfloat16")
+_REMAT = ("none", "dots", "full")
 _MODEL_TYPES = ("qwen2", "llama", "qwen3")
 _POSITIVE_INTEGERS = (
     "vocab_size",
@@ -20,7 +21,7 @@ _POSITIVE_INTEGERS = (
     "attention_block",
 )
 _POSITIVE_NUMBERS = ("rope_theta", "rms_norm_eps", "initializer_range")
-_FLAGS = ("tie_word_embeddings", "attention_bias", "query_key_norm", "remat", "scan_layers")
+_FLAGS = ("tie_word_embeddings", "attention_bias", "query_key_norm", "scan_layers")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,9 @@ class ModelConfig:
     compute_dtype: "float32" or "bfloat16", of matrix products; norms, softmax and logits
         are float32 always.
     param_dtype: "float32" or "bfloat16", in which parameters are kept.
-    remat: whether the backward pass recomputes each layer, to save memory.
+    remat: what the backward pass recomputes of a layer, to save memory. "none": nothing; "dots":
+        all but products with weights and the result of attention, which are kept; "full": all
+        but the layer's input.
     scan_layers: whether the full forward compiles one layer and scans over all, or unrolls
         them, which spares copies where they are few.
     attention_block: queries handled at a time.
@@ -71,7 +74,7 @@ class ModelConfig:
     initializer_range: float = 0.02
     compute_dtype: str = "float32"
     param_dtype: str = "float32"
-    remat: bool = False
+    remat: str = "none"
     scan_layers: bool = True
     attention_block: int = 96
 
@@ -93,10 +96,14 @@ class ModelConfig:
                 raise TypeError(f"{name} must be a bool, got {getattr(self, name)!r}")
         if not isinstance(self.rope_scaling, RopeScaling | None):
             raise TypeError(f"rope_scaling must be a RopeScaling, got {self.rope_scaling!r}")
-        for name in ("compute_dtype", "param_dtype"):
-            if getattr(self, name) not in _DTYPES:
+        for name, names in (
+            ("compute_dtype", _DTYPES),
+            ("param_dtype", _DTYPES),
+            ("remat", _REMAT),
+        ):
+            if getattr(self, name) not in names:
                 raise ValueError(
-                    f"{name} must be one of {', '.join(_DTYPES)}, got {getattr(self, name)!r}"
+                    f"{name} must be one of {', '.join(names)}, got {getattr(self, name)!r}"
                 )
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
@@ -237,6 +244,8 @@ PRESETS: Mapping[str, ModelConfig] = {
         tie_word_embeddings=True,
         max_position_embeddings=8192,
         initializer_range=1 / 24,
+        remat="dots",
+        attention_block=128,
     ),
     "qwen2.5-0.5b": ModelConfig(
         vocab_size=151_936,

@@ -1,5 +1,6 @@
 """The decoder's modules: what parameters there are and what a layer computes."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -8,12 +9,21 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from freshper_jax.models.attention import causal_attention, rotary_table, rotate
+from freshper_jax.models.attention import MIXTURE, causal_attention, rotary_table, rotate
 from freshper_jax.models.config import ModelConfig
 
 Extra = TypeVar("Extra")
 # (queries [B, T, N, H], keys [B, T, K, H], values [B, T, K, H]) -> (mixed [B, T, N, H], extra)
 Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, Extra]]
+
+# What the backward pass is given of a layer, by the name in ModelConfig.remat.
+_REMAT_POLICIES = {
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        jax.checkpoint_policies.save_only_these_names(MIXTURE),
+    ),
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
 
 
 def _weight(config: ModelConfig, rngs: nnx.Rngs, *shape: int) -> nnx.Param:
@@ -22,15 +32,34 @@ def _weight(config: ModelConfig, rngs: nnx.Rngs, *shape: int) -> nnx.Param:
     return nnx.Param(values.astype(config.param_dtype))
 
 
-def _project(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Multiplies [B, T, D] by a kernel [D, E], giving [B, T, E].
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Adapter:
+    """A low-rank change of a kernel [D, E]: scale * a @ b.
+
+    a: [D, R]
+    b: [R, E]
+    """
+
+    a: jax.Array  # [D, R]
+    b: jax.Array  # [R, E]
+    scale: float = dataclasses.field(metadata={"static": True})
+
+
+def _project(x: jax.Array, kernel: jax.Array, adapter: Adapter | None = None) -> jax.Array:
+    """Multiplies [B, T, D] by a kernel [D, E], changed by an adapter, giving [B, T, E].
 
     Rows and tokens are one axis in the product: contracted as two, in the gradient of the
     kernel, they would first be transposed in memory.
     """
     rows, length, width = x.shape
-    flat = x.reshape(rows * length, width) @ kernel.astype(x.dtype)
-    return flat.reshape(rows, length, kernel.shape[1])
+    flat = x.reshape(rows * length, width)
+    product = flat @ kernel.astype(x.dtype)
+    if adapter is not None:
+        # Two thin products; a changed copy of the kernel would be as large as the kernel.
+        thin = flat @ adapter.a.astype(x.dtype) * adapter.scale
+        product += thin @ adapter.b.astype(x.dtype)
+    return product.reshape(rows, length, kernel.shape[1])
 
 
 class RMSNorm(nnx.Module):
@@ -64,11 +93,12 @@ class HeadProjection(nnx.Module):
         self.bias = (
             nnx.Param(jnp.zeros(shape, config.param_dtype)) if config.attention_bias else None
         )
+        self.adapter: Adapter | None = None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps [B, T, D] to [B, T, N, H]."""
         width, heads, size = self.kernel[...].shape
-        flat = _project(x, self.kernel[...].reshape(width, heads * size))
+        flat = _project(x, self.kernel[...].reshape(width, heads * size), self.adapter)
         projected = flat.reshape(*x.shape[:2], heads, size)
         if self.bias is None:
             return projected
@@ -91,6 +121,7 @@ class Attention(nnx.Module):
         normed = config.query_key_norm
         self.query_norm = RMSNorm(config, config.head_dim) if normed else None
         self.key_norm = RMSNorm(config, config.head_dim) if normed else None
+        self.output_adapter: Adapter | None = None
 
     def __call__(
         self, x: jax.Array, table: tuple[jax.Array, jax.Array], attend: Attend[Extra]
@@ -102,7 +133,8 @@ class Attention(nnx.Module):
         mixed, extra = attend(rotate(queries, table), rotate(keys, table), self.value(x))
         heads, size, width = self.output[...].shape
         mixed = mixed.reshape(*x.shape[:2], heads * size)
-        return _project(mixed, self.output[...].reshape(heads * size, width)), extra
+        kernel = self.output[...].reshape(heads * size, width)
+        return _project(mixed, kernel, self.output_adapter), extra
 
 
 class FeedForward(nnx.Module):
@@ -118,11 +150,15 @@ class FeedForward(nnx.Module):
         self.gate = _weight(config, rngs, width, inner)
         self.up = _weight(config, rngs, width, inner)
         self.down = _weight(config, rngs, inner, width)
+        self.gate_adapter: Adapter | None = None
+        self.up_adapter: Adapter | None = None
+        self.down_adapter: Adapter | None = None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps [B, T, D] to [B, T, D]."""
-        inner = jax.nn.silu(_project(x, self.gate[...])) * _project(x, self.up[...])
-        return _project(inner, self.down[...])
+        gate = _project(x, self.gate[...], self.gate_adapter)
+        inner = jax.nn.silu(gate) * _project(x, self.up[...], self.up_adapter)
+        return _project(inner, self.down[...], self.down_adapter)
 
 
 class DecoderLayer(nnx.Module):
@@ -193,8 +229,12 @@ class Decoder(nnx.Module):
         def step(x: jax.Array, layer: DecoderLayer) -> tuple[jax.Array, None]:
             return layer(x, table, attend)
 
-        if self.config.remat:
-            step = jax.checkpoint(step, prevent_cse=not self.config.scan_layers)
+        if self.config.remat != "none":
+            step = jax.checkpoint(
+                step,
+                policy=_REMAT_POLICIES[self.config.remat],
+                prevent_cse=not self.config.scan_layers,
+            )
         x = self.embed(tokens)
         if self.config.scan_layers:
             x, _ = lax.scan(step, x, self.layers)

@@ -62,6 +62,14 @@ def make_model(config: ModelConfig) -> LanguageModel:
     def bind(params: Params) -> Decoder:
         return nnx.merge(graphdef, params)
 
+    return model_of_decoder(config, init, bind)
+
+
+def model_of_decoder(
+    config: ModelConfig, init: Callable[[jax.Array], Any], bind: Callable[[Any], Decoder]
+) -> LanguageModel:
+    """Completes a LanguageModel from `init`, and from `bind` that makes params a Decoder."""
+
     def hidden_states(
         params: Params, tokens: jax.Array, lengths: jax.Array | None = None
     ) -> jax.Array:

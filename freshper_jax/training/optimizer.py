@@ -8,7 +8,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from freshper_jax.training.rounding import round_stochastically
+
 Schedule = Literal["constant", "linear", "cosine"]
+MomentDtype = Literal["float32", "bfloat16"]
+Rounding = Literal["nearest", "stochastic"]
+
+# Streams of the rounding's key.
+_PARAMS, _MOMENTS = 0, 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +31,13 @@ class OptimizerConfig:
     weight_decay: decoupled, a unit of learning rate.
     b1, b2, eps: of Adam.
     max_grad_norm: gradients are scaled down to this global norm; None for no limit.
+    moment_dtype: in which Adam's moments are kept. bfloat16 takes half the memory; the moments
+        are then rounded stochastically, because one update changes the second by less than
+        half a step of bfloat16, and rounding to nearest would leave it where it is.
+    rounding: how bfloat16 parameters take up a step, "nearest" or "stochastic". To nearest, a
+        step below 1/512 of a parameter is lost; stochastically, its mean is exact. Float32
+        parameters take up any step.
+    rounding_seed: of the stochastic rounding, whose noise is a function of it and the step.
     """
 
     learning_rate: float = 1e-3
@@ -36,6 +50,10 @@ class OptimizerConfig:
     b2: float = 0.999
     eps: float = 1e-8
     max_grad_norm: float | None = 1.0
+    _: dataclasses.KW_ONLY
+    moment_dtype: MomentDtype = "float32"
+    rounding: Rounding = "nearest"
+    rounding_seed: int = 0
 
     def __post_init__(self) -> None:
         """Raises ValueError for a field out of range, naming it."""
@@ -67,6 +85,18 @@ class OptimizerConfig:
             holds=self.max_grad_norm is None or self.max_grad_norm > 0,
             expected="positive or None",
         )
+        for field, names in (
+            ("moment_dtype", get_args(MomentDtype)),
+            ("rounding", get_args(Rounding)),
+        ):
+            holds = getattr(self, field) in names
+            require(field, holds=holds, expected=f"one of {', '.join(names)}")
+        seed = self.rounding_seed
+        require(
+            "rounding_seed",
+            holds=isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 2**32,
+            expected="an int in [0, 2**32)",
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,14 +104,17 @@ class Optimizer:
     """A record of pure functions.
 
     init: `params -> opt_state`.
-    direction: `(grads, opt_state, params) -> (direction, opt_state)`, a step of unit
+    direction: `(grads, opt_state, params) -> (direction, opt_state)`, a float32 step of unit
         learning rate to be added to the parameters.
     learning_rate: `step -> float32 []`, of the update that follows `step` applied ones.
+    apply: `(params, direction, step) -> params`, the step taken at that learning rate, summed
+        in float32 and rounded to the dtypes of the parameters.
     """
 
     init: Callable[[Any], Any]
     direction: Callable[[Any, Any, Any], tuple[Any, Any]]
     learning_rate: Callable[[jax.Array], jax.Array]
+    apply: Callable[[Any, Any, jax.Array], Any]
 
 
 def make_optimizer(
@@ -105,15 +138,47 @@ def make_optimizer(
     parts.append(optax.scale(-1.0))
     transformation = optax.chain(*parts)
 
+    learning_rate = make_schedule(config)
+
+    def stream(number: int, step: jax.Array) -> jax.Array:
+        key = jax.random.fold_in(jax.random.key(config.rounding_seed), number)
+        return jax.random.fold_in(key, step)
+
+    def store(opt_state: Any) -> Any:
+        if config.moment_dtype == "float32":
+            return opt_state
+        key = stream(_MOMENTS, optax.tree.get(opt_state, "count"))
+        return round_stochastically(key, opt_state, _cast(opt_state, jnp.bfloat16))
+
+    def init(params: Any) -> Any:
+        return store(transformation.init(_as_float32(params)))
+
     def direction(grads: Any, opt_state: Any, params: Any) -> tuple[Any, Any]:
         # optax raises a float to an integer count, which strict promotion refuses.
         with jax.numpy_dtype_promotion("standard"):
-            return transformation.update(grads, opt_state, params)
+            step, opt_state = transformation.update(
+                *(_as_float32(tree) for tree in (grads, opt_state, params))
+            )
+        return step, store(opt_state)
 
-    return Optimizer(
-        init=transformation.init,
-        direction=direction,
-        learning_rate=make_schedule(config),
+    def apply(params: Any, direction: Any, step: jax.Array) -> Any:
+        rate = learning_rate(step)
+        moved = jax.tree.map(lambda leaf, d: leaf + rate * d, _as_float32(params), direction)
+        if config.rounding == "stochastic":
+            return round_stochastically(stream(_PARAMS, step), moved, params)
+        return jax.tree.map(lambda new, old: new.astype(old.dtype), moved, params)
+
+    return Optimizer(init=init, direction=direction, learning_rate=learning_rate, apply=apply)
+
+
+def _as_float32(tree: Any) -> Any:
+    """Casts the floats of a tree, and no counter."""
+    return _cast(tree, jnp.float32)
+
+
+def _cast(tree: Any, dtype: Any) -> Any:
+    return jax.tree.map(
+        lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, tree
     )
 
 

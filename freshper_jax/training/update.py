@@ -106,12 +106,18 @@ def make_update(
     *,
     loss: LossConfig | None = None,
     microbatches: int = 1,
-) -> Callable[[TrainState, Batch, jax.Array], tuple[TrainState, Metrics, RowStatistics]]:
-    """Makes the policy update `update(state, batch, weights) -> (state, metrics, rows)`.
+) -> Callable[..., tuple[TrainState, Metrics, RowStatistics]]:
+    """Makes the policy update `update(state, batch, weights, frozen=None)`.
+
+    It returns `(state, metrics, rows)`.
 
     It is jitted and `state` is donated. `weights` is float32 `[B]`: the replay's, or ones for
     a fresh batch, so that both share one compilation. It runs unchanged on a mesh: shard the
     rows of `batch` and `weights`, and the result follows the shardings of `state`.
+
+    `frozen` is what the scorer needs and no update changes, such as the base of adapters:
+    where it is given, the scorer is given the pair `(frozen, state.params)` as params. It is
+    neither donated nor differentiated, and has no optimizer state.
 
     The metrics are float32 scalars taken from the update's own forward pass, before the step:
     those of `objectives.summarise_rows`, `loss`, `policy_loss`, `grad_norm` before clipping,
@@ -132,12 +138,14 @@ def make_update(
     config = LossConfig() if loss is None else loss
     _validate_microbatches(microbatches)
 
-    def update(state: TrainState, batch: Batch, weights: jax.Array):
+    def update(state: TrainState, batch: Batch, weights: jax.Array, frozen: Params | None = None):
         normaliser = loss_normaliser(batch.response_mask, config.aggregation)
 
         def part_loss(params: Params, part: tuple[Batch, jax.Array]):
             rows, row_weights = part
-            log_probs, entropy = token_log_probs(params, rows.tokens, rows.temperature)
+            log_probs, entropy = token_log_probs(
+                _whole(frozen, params), rows.tokens, rows.temperature
+            )
             token_losses, clipped = clipped_token_losses(
                 log_probs,
                 rows.behaviour_log_probs,
@@ -189,13 +197,13 @@ def make_update(
 
 def make_cloning_update(
     token_log_probs: TokenLogProbs, optimizer: Optimizer, *, microbatches: int = 1
-) -> Callable[[TrainState, jax.Array, jax.Array], tuple[TrainState, Metrics]]:
-    """Makes the supervised update `update(state, tokens, response_mask) -> (state, metrics)`.
+) -> Callable[..., tuple[TrainState, Metrics]]:
+    """Makes the supervised update `update(state, tokens, response_mask, frozen=None)`.
 
-    The loss is the mean cross-entropy of the response tokens at temperature 1. It is jitted
-    and `state` is donated; non-finite gradients are skipped as in `make_update`. The metrics
-    are `loss`, `grad_norm`, `learning_rate`, `skipped`, and `entropy`, a mean over response
-    tokens.
+    It returns `(state, metrics)`; `frozen` is as in `make_update`. The loss is the mean
+    cross-entropy of the response tokens at temperature 1. It is jitted and `state` is donated;
+    non-finite gradients are skipped as in `make_update`. The metrics are `loss`, `grad_norm`,
+    `learning_rate`, `skipped`, and `entropy`, a mean over response tokens.
 
     Args:
         token_log_probs: scores tokens, see the protocol.
@@ -207,13 +215,18 @@ def make_cloning_update(
     """
     _validate_microbatches(microbatches)
 
-    def update(state: TrainState, tokens: jax.Array, response_mask: jax.Array):
+    def update(
+        state: TrainState,
+        tokens: jax.Array,
+        response_mask: jax.Array,
+        frozen: Params | None = None,
+    ):
         normaliser = loss_normaliser(response_mask, "token-mean")
 
         def part_loss(params: Params, part: tuple[jax.Array, jax.Array]):
             part_tokens, part_mask = part
             temperature = jnp.ones(part_tokens.shape[0], jnp.float32)
-            log_probs, entropy = token_log_probs(params, part_tokens, temperature)
+            log_probs, entropy = token_log_probs(_whole(frozen, params), part_tokens, temperature)
 
             def reduce(values: jax.Array) -> jax.Array:
                 return aggregate(
@@ -247,6 +260,10 @@ def _fields_read(batch: Batch) -> _Fields:
     return _Fields(
         **{field.name: getattr(batch, field.name) for field in dataclasses.fields(_Fields)}
     )
+
+
+def _whole(frozen: Params | None, params: Params) -> Params:
+    return params if frozen is None else (frozen, params)
 
 
 def _validate_microbatches(microbatches: int) -> None:
@@ -310,11 +327,7 @@ def _apply(
     grad_norm = optax.tree.norm(grads).astype(jnp.float32)
     learning_rate = optimizer.learning_rate(state.step)
     direction, opt_state = optimizer.direction(grads, state.opt_state, state.params)
-    params = jax.tree.map(
-        lambda leaf, d: leaf + learning_rate.astype(leaf.dtype) * d.astype(leaf.dtype),
-        state.params,
-        direction,
-    )
+    params = optimizer.apply(state.params, direction, state.step)
     finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
     applied = finite.astype(jnp.int32)
 

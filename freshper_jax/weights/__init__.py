@@ -1,5 +1,6 @@
-"""Pretrained weights: Hugging Face folders in and out, GGUF files in."""
+"""Pretrained weights: Hugging Face folders in and out, GGUF files in, adapters as PEFT has them."""
 
+from freshper_jax.weights.peft import load_peft, save_peft
 from freshper_jax.weights.pretrained import Pretrained, fetch, load_pretrained
 from freshper_jax.weights.save import save_pretrained
 from freshper_jax.weights.sources import HUB_NAMES, preset_source
@@ -11,8 +12,10 @@ __all__ = [
     "TensorSource",
     "fetch",
     "load_params",
+    "load_peft",
     "load_pretrained",
     "open_safetensors",
     "preset_source",
+    "save_peft",
     "save_pretrained",
 ]

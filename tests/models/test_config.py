@@ -130,7 +130,7 @@ def test_refuses_a_config_it_cannot_run(change, message):
         ({"rope_theta": -1.0}, ValueError, "rope_theta must be positive"),
         ({"rms_norm_eps": "small"}, TypeError, "rms_norm_eps must be a number"),
         ({"compute_dtype": "float16"}, ValueError, "compute_dtype must be one of"),
-        ({"remat": 1}, TypeError, "remat must be a bool, got 1"),
+        ({"remat": True}, ValueError, "remat must be one of none, dots, full, got True"),
         ({"query_key_norm": 1}, TypeError, "query_key_norm must be a bool, got 1"),
         ({"rope_scaling": 4.0}, TypeError, "rope_scaling must be a RopeScaling, got 4.0"),
     ],
@@ -142,7 +142,7 @@ def test_refuses_a_value_out_of_range(change, error, message):
 
 def test_presets_by_name():
     assert preset("tiny", vocab_size=77).vocab_size == 77
-    assert preset("tiny", remat=True) == dataclasses.replace(PRESETS["tiny"], remat=True)
+    assert preset("tiny", remat="full") == dataclasses.replace(PRESETS["tiny"], remat="full")
     with pytest.raises(ValueError, match=r"preset must be one of tiny, .*, got 'huge'"):
         preset("huge")
 

@@ -60,10 +60,11 @@ def test_forward_and_scores_equal_a_plain_numpy_decoder(overrides):
     [
         {},
         {"tie_word_embeddings": False, "num_key_value_heads": 1},
-        {"remat": True},
-        {"remat": True, "scan_layers": False},
+        {"remat": "full"},
+        {"remat": "dots"},
+        {"remat": "dots", "scan_layers": False},
     ],
-    ids=["tied", "untied, one key head", "rematerialised", "rematerialised, unrolled"],
+    ids=["tied", "untied, one key head", "recomputed", "dots kept", "dots kept, unrolled"],
 )
 def test_gradient_equals_differences_of_the_numpy_decoder(overrides):
     model, params = small_model(**overrides)
@@ -166,6 +167,62 @@ def test_long_rows_never_hold_all_logits_nor_all_scores_of_attention():
     largest = largest_array(jax.make_jaxpr(objective)(shapes, tokens).jaxpr)
     assert largest < rows * length * vocab_size // 20
     assert largest < rows * length * length // 2
+
+
+def planned_bytes(function, *shapes):
+    return jax.jit(function).lower(*shapes).compile().memory_analysis().temp_size_in_bytes
+
+
+def test_the_compiled_gradient_never_holds_all_logits_of_a_long_row():
+    length, vocab_size = 2048, 151_936
+    model = make_model(
+        small_config(vocab_size=vocab_size, num_hidden_layers=1, attention_block=512)
+    )
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    tokens = jax.ShapeDtypeStruct((1, length), jnp.int32)
+
+    def objective(params, tokens):
+        log_probs, entropy = model.token_log_probs(params, tokens)
+        return jnp.sum(log_probs + entropy)
+
+    # All of them take 1.2 GB.
+    assert planned_bytes(objective, shapes, tokens) < length * vocab_size * 4 // 8
+    assert planned_bytes(jax.grad(objective), shapes, tokens) < length * vocab_size * 4 // 4
+
+
+@pytest.mark.parametrize("keep_logits", [True, False])
+def test_kept_and_recomputed_logits_give_the_same_gradient(keep_logits):
+    model, params = small_model()
+    tokens = random_tokens()
+
+    def gradient(score):
+        return jax.jit(jax.grad(lambda params: sum(jnp.sum(jnp.sin(x)) for x in score(params))))
+
+    def in_parts(params):
+        hidden = model.hidden_states(params, tokens)
+        unembed = model.bind(params).logits
+        return score_tokens(
+            unembed, hidden, tokens, 0.7, vocab_size=13, chunk=3, keep_logits=keep_logits
+        )
+
+    whole = gradient(lambda params: model.token_log_probs(params, tokens, 0.7))
+    chex.assert_trees_all_close(gradient(in_parts)(params), whole(params), rtol=1e-4, atol=1e-4)
+
+
+def test_remat_trades_memory_by_name():
+    def needed(remat):
+        config = small_config(
+            hidden_size=32, intermediate_size=128, num_hidden_layers=6, remat=remat
+        )
+        model = make_model(config)
+        shapes = jax.eval_shape(model.init, jax.random.key(0))
+        tokens = jax.ShapeDtypeStruct((4, 64), jnp.int32)
+        gradient = jax.grad(lambda params, tokens: model.token_log_probs(params, tokens)[0].sum())
+        return planned_bytes(gradient, shapes, tokens)
+
+    none, dots, full = (needed(remat) for remat in ("none", "dots", "full"))
+    assert full < 0.8 * dots
+    assert dots < 0.8 * none
 
 
 def test_bfloat16_compute_stays_near_float32_and_scores_in_float32():

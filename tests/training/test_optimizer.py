@@ -77,6 +77,66 @@ def test_directions_are_those_of_adamw(get_key):
     np.testing.assert_allclose(flat(params), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_small_steps_reach_bfloat16_parameters_by_stochastic_rounding_only(rounding):
+    # 50 steps of 1e-4 from 1, where the next bfloat16 below is 1 - 2**-8: Adam's direction
+    # under a constant gradient is -1.
+    config = OptimizerConfig(learning_rate=1e-4, max_grad_norm=None, rounding=rounding)
+    optimizer = make_optimizer(config)
+    params = jnp.ones(4096, jnp.bfloat16)
+
+    @jax.jit
+    def step(carry, number):
+        params, opt_state = carry
+        direction, opt_state = optimizer.direction(jnp.ones_like(params), opt_state, params)
+        return (optimizer.apply(params, direction, number), opt_state), ()
+
+    (params, opt_state), _ = jax.lax.scan(
+        step, (params, optimizer.init(params)), jnp.arange(50, dtype=jnp.int32)
+    )
+    assert params.dtype == jnp.bfloat16
+    moments = [leaf for leaf in jax.tree.leaves(opt_state) if leaf.ndim]
+    assert {leaf.dtype for leaf in moments} == {jnp.dtype(jnp.float32)}
+    mean = np.mean(np.asarray(params, np.float64))
+    if rounding == "nearest":
+        assert mean == 1.0
+    else:
+        # A parameter's variance is at most 50 * 1e-4 * 2**-8.
+        assert mean == pytest.approx(1 - 50e-4, abs=4 * np.sqrt(50e-4 * 2**-8 / 4096))
+
+
+def test_the_noise_of_a_step_is_a_function_of_seed_and_step():
+    params, direction = jnp.ones(256, jnp.bfloat16), jnp.full(256, -1.0)
+
+    def applied(step, seed=0):
+        config = OptimizerConfig(rounding="stochastic", rounding_seed=seed)
+        return np.asarray(make_optimizer(config).apply(params, direction, jnp.int32(step)))
+
+    np.testing.assert_array_equal(applied(3), applied(3))
+    assert not np.array_equal(applied(3), applied(4))
+    assert not np.array_equal(applied(3), applied(3, seed=1))
+
+
+def test_bfloat16_moments_follow_their_closed_form():
+    # Under a constant gradient of 1 the second moment is 1 - b2**t. Rounded to nearest it
+    # would stop where a step, (1 - b2)(1 - v), is below half a step of bfloat16.
+    optimizer = make_optimizer(OptimizerConfig(moment_dtype="bfloat16", max_grad_norm=None))
+    params = jnp.zeros(512)
+
+    @jax.jit
+    def step(opt_state, _):
+        direction, opt_state = optimizer.direction(jnp.ones(512), opt_state, params)
+        return opt_state, jnp.mean(direction)
+
+    opt_state, directions = jax.lax.scan(step, optimizer.init(params), length=1500)
+    adam = opt_state[0]
+    assert {adam.mu.dtype, adam.nu.dtype} == {jnp.dtype(jnp.bfloat16)}
+    assert int(adam.count) == 1500
+    want = 1 - 0.999**1500
+    assert np.mean(np.asarray(adam.nu, np.float64)) == pytest.approx(want, rel=0.01)
+    np.testing.assert_allclose(directions[-1], -1.0, rtol=0.02)
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
@@ -91,6 +151,9 @@ def test_directions_are_those_of_adamw(get_key):
         ("b2", -1.0, "b2 must be in"),
         ("eps", 0.0, "eps must be positive"),
         ("max_grad_norm", 0.0, "max_grad_norm must be positive or None"),
+        ("moment_dtype", "float16", "moment_dtype must be one of float32, bfloat16"),
+        ("rounding", "up", "rounding must be one of nearest, stochastic, got 'up'"),
+        ("rounding_seed", -1, "rounding_seed must be an int in"),
     ],
 )
 def test_bad_settings_are_named(field, value, message):

@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+from typing import get_args
 
 import chex
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from freshper_jax import models
+from freshper_jax.objectives import Aggregation
 from freshper_jax.training import (
     LossConfig,
     OptimizerConfig,
@@ -99,7 +101,7 @@ def test_it_moves_probability_towards_good_tokens(get_key):
     assert probability(state.params) > 2 * before
 
 
-@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean"])
+@pytest.mark.parametrize("aggregation", get_args(Aggregation))
 def test_microbatches_accumulate_the_full_gradient(aggregation, get_key):
     loss = dataclasses.replace(LOSS, aggregation=aggregation)
     state, rows = start(get_key()), toy.random_rows(get_key())
@@ -282,3 +284,57 @@ def test_bad_settings_are_named(get_key):
         LossConfig(aggregation="sum")
     with pytest.raises(ValueError, match="entropy_coefficient must be at least 0, got -1"):
         LossConfig(entropy_coefficient=-1.0)
+
+
+def test_microbatches_hold_the_activations_of_one_part_only(get_key):
+    config = models.ModelConfig(
+        vocab_size=32,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+    )
+    model = models.make_model(config)
+    rows = jax.eval_shape(toy.random_rows, jax.random.key(0))
+    wide = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((8, *[256] * (leaf.ndim - 1)), leaf.dtype), rows
+    )
+    state = jax.eval_shape(
+        lambda key: init_train_state(model.init(key), OPTIMIZER), jax.random.key(0)
+    )
+
+    def temporaries(microbatches):
+        update = make_update(model.token_log_probs, OPTIMIZER, microbatches=microbatches)
+        plan = update.lower(state, wide, jax.ShapeDtypeStruct((8,), jnp.float32)).compile()
+        return plan.memory_analysis().temp_size_in_bytes
+
+    whole = temporaries(1)
+    assert temporaries(4) < 0.5 * whole
+    assert temporaries(8) < 0.3 * whole
+
+
+def test_what_is_frozen_is_scored_with_and_stays_as_it_is(get_key):
+    def score(params, tokens, temperature):
+        frozen, trained = params
+        return toy.token_log_probs({**frozen, **trained}, tokens, temperature)
+
+    params = toy.init_params(get_key())
+    frozen, trained = {"table": params["table"]}, {"bias": params["bias"]}
+    update = make_update(score, OPTIMIZER, loss=LOSS)
+    rows, ones = toy.random_rows(get_key()), jnp.ones(toy.ROWS)
+    whole = init_train_state(toy.copy(params), OPTIMIZER)
+    _, want, _ = make_update(toy.token_log_probs, OPTIMIZER, loss=LOSS)(whole, rows, ones)
+    state = init_train_state(toy.copy(trained), OPTIMIZER)
+    before = np.asarray(frozen["table"])
+    for _ in range(2):
+        state, metrics, _ = update(state, rows, ones, frozen)
+        if state.step == 1:
+            np.testing.assert_allclose(metrics["loss"], want["loss"], rtol=1e-6)
+            assert metrics["grad_norm"] < want["grad_norm"]
+    np.testing.assert_array_equal(frozen["table"], before)  # neither changed nor given away
+    assert set(state.params) == {"bias"}
+    assert np.any(np.asarray(state.params["bias"]) != 0)
+    sizes = [leaf.size for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim]
+    assert sizes == [toy.VOCABULARY] * 2

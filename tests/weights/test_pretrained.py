@@ -43,8 +43,8 @@ def saved_tensors(folder):
 def test_loads_a_folder_with_all_that_belongs_to_it(folder):
     generation = {"eos_token_id": [7, 5], "temperature": 0.6}
     (folder / "generation_config.json").write_text(json.dumps(generation))
-    loaded = load_pretrained(folder, compute_dtype="bfloat16", remat=True)
-    assert loaded.config == ModelConfig.from_hf(FIELDS, compute_dtype="bfloat16", remat=True)
+    loaded = load_pretrained(folder, compute_dtype="bfloat16", remat="full")
+    assert loaded.config == ModelConfig.from_hf(FIELDS, compute_dtype="bfloat16", remat="full")
     assert loaded.generation_config == generation
     # The tokenizer's end is 0.
     assert loaded.stop_ids == (7, 5, 0)
