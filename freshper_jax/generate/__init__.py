@@ -9,7 +9,7 @@ from freshper_jax.generate.cache import (
     take_rows,
 )
 from freshper_jax.generate.decode import BUDGET, IDLE, STOP, Generation, decode
-from freshper_jax.generate.extend import extend
+from freshper_jax.generate.extend import UnstackedParams, extend, unstack_params
 from freshper_jax.generate.generator import Generator, make_generator
 from freshper_jax.generate.sampling import SamplingParams, sample_tokens, truncate_logits
 
@@ -21,6 +21,7 @@ __all__ = [
     "Generator",
     "KVCache",
     "SamplingParams",
+    "UnstackedParams",
     "decode",
     "extend",
     "fits",
@@ -31,4 +32,5 @@ __all__ = [
     "sample_tokens",
     "take_rows",
     "truncate_logits",
+    "unstack_params",
 ]

@@ -13,11 +13,12 @@ from freshper_jax.models import ModelConfig
 class KVCache:
     """Keys and values of the tokens seen so far, for each row.
 
-    keys: a tuple with one array a layer, each [B, S, K, H]
+    keys: a tuple with one array a layer, each [B, K, S, H]
     values: likewise
     lengths: [B] int32, tokens held; slots from there on are stale and never seen
 
-    One array a layer, not one for all, so that each update can alias its input.
+    One array a layer, not one for all, so that each update can alias its input. A head's slots
+    lie side by side, as attention reads them.
     """
 
     keys: tuple[jax.Array, ...]
@@ -27,7 +28,7 @@ class KVCache:
     @property
     def slots(self) -> int:
         """The capacity S of a row, in tokens."""
-        return self.keys[0].shape[1]
+        return self.keys[0].shape[2]
 
 
 def init_cache(
@@ -46,7 +47,7 @@ def init_cache(
     for name, value in (("rows", rows), ("slots", slots)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
-    shape = (rows, slots, config.num_key_value_heads, config.head_dim)
+    shape = (rows, config.num_key_value_heads, slots, config.head_dim)
     layers = range(config.num_hidden_layers)
     dtype = config.compute_dtype if dtype is None else dtype
     return KVCache(
@@ -70,7 +71,7 @@ def grow_cache(cache: KVCache, slots: int) -> KVCache:
         raise ValueError(f"slots must be at least the {cache.slots} there are, got {slots}")
 
     def pad(array: jax.Array) -> jax.Array:
-        return jnp.pad(array, ((0, 0), (0, slots - array.shape[1]), (0, 0), (0, 0)))
+        return jnp.pad(array, ((0, 0), (0, 0), (0, slots - array.shape[2]), (0, 0)))
 
     return KVCache(
         keys=tuple(map(pad, cache.keys)),

@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 
 from freshper_jax.generate.cache import KVCache
 from freshper_jax.generate.decode import Generation, decode
-from freshper_jax.generate.extend import extend
+from freshper_jax.generate.extend import UnstackedParams, extend, unstack_params
 from freshper_jax.generate.sampling import SamplingParams
 from freshper_jax.models import LanguageModel, Params
 
@@ -22,19 +22,23 @@ class Generator:
     """`extend` and `decode` of one model, compiled once for each set of shapes.
 
     Both consume the cache they are given (and `decode` the logits): use the ones returned.
+    Where several calls use the same params, `unstack` them once: it spares each call a copy.
 
+    unstack: (params) -> UnstackedParams, which both others take in place of params.
     extend: (params, cache, tokens [B, T], counts [B]) -> (cache, logits [B, V]).
     decode: (params, cache, logits [B, V], key, row_seeds [B], sampling, stop_ids [n],
         budgets [B], *, max_new) -> (cache, logits, Generation). Raises ValueError on
         sampling parameters out of range.
     """
 
+    unstack: Callable[[Params], UnstackedParams]
     extend: Callable[..., tuple[KVCache, jax.Array]]
     decode: Callable[..., tuple[KVCache, jax.Array, Generation]]
 
 
 def make_generator(model: LanguageModel) -> Generator:
     """Makes the compiled entry points of a model."""
+    compiled_unstack = jax.jit(functools.partial(unstack_params, model))
     compiled_extend = jax.jit(functools.partial(extend, model), donate_argnames=("cache",))
     compiled_decode = jax.jit(
         functools.partial(decode, model),
@@ -43,7 +47,7 @@ def make_generator(model: LanguageModel) -> Generator:
     )
 
     def checked_decode(
-        params: Params,
+        params: Params | UnstackedParams,
         cache: KVCache,
         logits: jax.Array,
         key: jax.Array,
@@ -68,7 +72,7 @@ def make_generator(model: LanguageModel) -> Generator:
             max_new=max_new,
         )
 
-    return Generator(extend=compiled_extend, decode=checked_decode)
+    return Generator(unstack=compiled_unstack, extend=compiled_extend, decode=checked_decode)
 
 
 def _array(value: ArrayLike, dtype: type) -> Any:
