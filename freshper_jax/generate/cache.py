@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from freshper_jax.models import ModelConfig
 
@@ -62,6 +63,11 @@ def reset_rows(cache: KVCache, mask: jax.Array) -> KVCache:
     return dataclasses.replace(cache, lengths=jnp.where(mask, 0, cache.lengths))
 
 
+def cut_rows(cache: KVCache, counts: ArrayLike) -> KVCache:
+    """Takes the last counts[b] tokens off each row; counts is [B] int32, at most its length."""
+    return dataclasses.replace(cache, lengths=cache.lengths - jnp.asarray(counts, jnp.int32))
+
+
 def grow_cache(cache: KVCache, slots: int) -> KVCache:
     """Returns the cache with `slots` slots a row, what it holds kept.
 
@@ -86,6 +92,26 @@ def take_rows(cache: KVCache, rows: jax.Array) -> KVCache:
     With repeated indices, one prefill serves every member of a group.
     """
     return jax.tree.map(lambda array: array[rows], cache)
+
+
+def place_rows(cache: KVCache, other: KVCache, source: jax.Array) -> KVCache:
+    """Returns the cache with row b a copy of other's row source[b], or as it was where -1.
+
+    Args:
+      cache: with B rows.
+      other: with any number of rows, and as many slots.
+      source: [B] int32. With repeated indices, one prefill serves every member of a group.
+
+    Raises ValueError where the slots differ.
+    """
+    if cache.slots != other.slots:
+        raise ValueError(f"other must have the cache's {cache.slots} slots, got {other.slots}")
+
+    def place(old: jax.Array, new: jax.Array) -> jax.Array:
+        moved = (source >= 0).reshape(-1, *(1,) * (old.ndim - 1))
+        return jnp.where(moved, new[jnp.maximum(source, 0)], old)
+
+    return jax.tree.map(place, cache, other)
 
 
 def fits(cache: KVCache, counts: jax.Array) -> jax.Array:

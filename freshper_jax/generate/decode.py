@@ -16,6 +16,7 @@ from freshper_jax.models import LanguageModel, Params
 IDLE = 0  # it had no budget
 STOP = 1  # it drew a stop id
 BUDGET = 2  # it drew as many tokens as it might
+STOP_STRING = 3  # its text came to contain a stop string: see `decode_rounds`
 
 
 @jax.tree_util.register_dataclass
@@ -27,7 +28,7 @@ class Generation:
     counts: [B] int32, tokens drawn
     log_probs: [B, max_new] float32, of each token under the distribution drawn from
     log_probs_t1: [B, max_new] float32, under the model at temperature 1, not truncated
-    stop_reason: [B] int8, IDLE, STOP or BUDGET
+    stop_reason: [B] int8, IDLE, STOP, BUDGET or STOP_STRING
     """
 
     tokens: jax.Array  # [B, max_new]
