@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from freshper_jax.models import ModelConfig
 
@@ -13,11 +14,12 @@ from freshper_jax.models import ModelConfig
 class KVCache:
     """Keys and values of the tokens seen so far, for each row.
 
-    keys: a tuple with one array a layer, each [B, S, K, H]
+    keys: a tuple with one array a layer, each [B, K, S, H]
     values: likewise
     lengths: [B] int32, tokens held; slots from there on are stale and never seen
 
-    One array a layer, not one for all, so that each update can alias its input.
+    One array a layer, not one for all, so that each update can alias its input. A head's slots
+    lie side by side, as attention reads them.
     """
 
     keys: tuple[jax.Array, ...]
@@ -27,7 +29,7 @@ class KVCache:
     @property
     def slots(self) -> int:
         """The capacity S of a row, in tokens."""
-        return self.keys[0].shape[1]
+        return self.keys[0].shape[2]
 
 
 def init_cache(
@@ -46,7 +48,7 @@ def init_cache(
     for name, value in (("rows", rows), ("slots", slots)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
-    shape = (rows, slots, config.num_key_value_heads, config.head_dim)
+    shape = (rows, config.num_key_value_heads, slots, config.head_dim)
     layers = range(config.num_hidden_layers)
     dtype = config.compute_dtype if dtype is None else dtype
     return KVCache(
@@ -61,6 +63,11 @@ def reset_rows(cache: KVCache, mask: jax.Array) -> KVCache:
     return dataclasses.replace(cache, lengths=jnp.where(mask, 0, cache.lengths))
 
 
+def cut_rows(cache: KVCache, counts: ArrayLike) -> KVCache:
+    """Takes the last counts[b] tokens off each row; counts is [B] int32, at most its length."""
+    return dataclasses.replace(cache, lengths=cache.lengths - jnp.asarray(counts, jnp.int32))
+
+
 def grow_cache(cache: KVCache, slots: int) -> KVCache:
     """Returns the cache with `slots` slots a row, what it holds kept.
 
@@ -70,7 +77,7 @@ def grow_cache(cache: KVCache, slots: int) -> KVCache:
         raise ValueError(f"slots must be at least the {cache.slots} there are, got {slots}")
 
     def pad(array: jax.Array) -> jax.Array:
-        return jnp.pad(array, ((0, 0), (0, slots - array.shape[1]), (0, 0), (0, 0)))
+        return jnp.pad(array, ((0, 0), (0, 0), (0, slots - array.shape[2]), (0, 0)))
 
     return KVCache(
         keys=tuple(map(pad, cache.keys)),
@@ -85,6 +92,26 @@ def take_rows(cache: KVCache, rows: jax.Array) -> KVCache:
     With repeated indices, one prefill serves every member of a group.
     """
     return jax.tree.map(lambda array: array[rows], cache)
+
+
+def place_rows(cache: KVCache, other: KVCache, source: jax.Array) -> KVCache:
+    """Returns the cache with row b a copy of other's row source[b], or as it was where -1.
+
+    Args:
+      cache: with B rows.
+      other: with any number of rows, and as many slots.
+      source: [B] int32. With repeated indices, one prefill serves every member of a group.
+
+    Raises ValueError where the slots differ.
+    """
+    if cache.slots != other.slots:
+        raise ValueError(f"other must have the cache's {cache.slots} slots, got {other.slots}")
+
+    def place(old: jax.Array, new: jax.Array) -> jax.Array:
+        moved = (source >= 0).reshape(-1, *(1,) * (old.ndim - 1))
+        return jnp.where(moved, new[jnp.maximum(source, 0)], old)
+
+    return jax.tree.map(place, cache, other)
 
 
 def fits(cache: KVCache, counts: jax.Array) -> jax.Array:

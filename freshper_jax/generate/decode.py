@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from freshper_jax.generate.cache import KVCache
-from freshper_jax.generate.extend import append
+from freshper_jax.generate.extend import UnstackedParams, append, unstack_params
 from freshper_jax.generate.sampling import SamplingParams, sample_tokens
 from freshper_jax.models import LanguageModel, Params
 
@@ -16,6 +16,7 @@ from freshper_jax.models import LanguageModel, Params
 IDLE = 0  # it had no budget
 STOP = 1  # it drew a stop id
 BUDGET = 2  # it drew as many tokens as it might
+STOP_STRING = 3  # its text came to contain a stop string: see `decode_rounds`
 
 
 @jax.tree_util.register_dataclass
@@ -27,7 +28,7 @@ class Generation:
     counts: [B] int32, tokens drawn
     log_probs: [B, max_new] float32, of each token under the distribution drawn from
     log_probs_t1: [B, max_new] float32, under the model at temperature 1, not truncated
-    stop_reason: [B] int8, IDLE, STOP or BUDGET
+    stop_reason: [B] int8, IDLE, STOP, BUDGET or STOP_STRING
     """
 
     tokens: jax.Array  # [B, max_new]
@@ -49,7 +50,7 @@ class _Loop(NamedTuple):
 
 def decode(
     model: LanguageModel,
-    params: Params,
+    params: Params | UnstackedParams,
     cache: KVCache,
     logits: jax.Array,
     key: jax.Array,
@@ -67,7 +68,7 @@ def decode(
 
     Args:
       model: from `make_model`.
-      params: of the model.
+      params: of the model, or what `unstack_params` made of them.
       cache: with B rows.
       logits: [B, V] float32, after each row's last token, from `extend` or `decode`.
       key: one typed PRNG key for all rows.
@@ -90,9 +91,8 @@ def decode(
     for name, value in (("logits", logits), ("row_seeds", row_seeds), ("budgets", budgets)):
         if value.shape[:1] != (rows,):
             raise ValueError(f"{name} must have the cache's {rows} rows, got {value.shape}")
-    decoder = model.bind(params)
     # Out of the loop: slicing stacked layers at every token costs more than using them.
-    layers = decoder.unstack()
+    unstacked = unstack_params(model, params)
     sampling = sampling.broadcast(rows)
     row_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, row_seeds.astype(jnp.uint32))
     budgets = jnp.minimum(jnp.minimum(budgets, max_new), cache.slots - cache.lengths)
@@ -104,9 +104,7 @@ def decode(
         active, drawn = loop.active, loop.drawn
         keys = jax.vmap(jax.random.fold_in)(row_keys, loop.cache.lengths.astype(jnp.uint32))
         tokens, log_probs, log_probs_t1 = sample_tokens(loop.logits, keys, sampling)
-        cache, logits = append(
-            decoder, layers, loop.cache, tokens[:, None], active.astype(jnp.int32)
-        )
+        cache, logits = append(unstacked, loop.cache, tokens[:, None], active.astype(jnp.int32))
         stopped = active & jnp.any(tokens[:, None] == stop_ids[None, :], axis=1)
         counts = drawn.counts + active.astype(jnp.int32)
 

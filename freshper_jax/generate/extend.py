@@ -1,5 +1,7 @@
 """The one primitive of generation: append tokens to the cache, row by row."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
@@ -9,8 +11,33 @@ from freshper_jax.models.attention import cached_attention
 from freshper_jax.models.decoder import Decoder, DecoderLayer
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class UnstackedParams:
+    """Parameters laid out for generation: a model, and its layers one by one.
+
+    Made by `unstack_params`. Each layer is a copy, so that this takes as much memory again as
+    the layers do; the rest is shared with the parameters it was made from.
+    """
+
+    decoder: Decoder
+    layers: tuple[DecoderLayer, ...]
+
+
+def unstack_params(model: LanguageModel, params: Params | UnstackedParams) -> UnstackedParams:
+    """Lays out parameters for generation, once for many calls; see `UnstackedParams`."""
+    if isinstance(params, UnstackedParams):
+        return params
+    decoder = model.bind(params)
+    return UnstackedParams(decoder, decoder.unstack())
+
+
 def extend(
-    model: LanguageModel, params: Params, cache: KVCache, tokens: jax.Array, counts: jax.Array
+    model: LanguageModel,
+    params: Params | UnstackedParams,
+    cache: KVCache,
+    tokens: jax.Array,
+    counts: jax.Array,
 ) -> tuple[KVCache, jax.Array]:
     """Appends the first counts[b] of tokens[b] to each row b: prefill, observation or reply.
 
@@ -19,7 +46,7 @@ def extend(
 
     Args:
       model: from `make_model`.
-      params: of the model.
+      params: of the model, or what `unstack_params` made of them.
       cache: with B rows.
       tokens: [B, T] int32, padded on the right.
       counts: [B] int32, from 0 to T.
@@ -32,8 +59,7 @@ def extend(
     are not integers.
     """
     _check_tokens(cache, tokens, counts)
-    decoder = model.bind(params)
-    return append(decoder, decoder.unstack(), cache, tokens, counts)
+    return append(unstack_params(model, params), cache, tokens, counts)
 
 
 def _check_tokens(cache: KVCache, tokens: jax.Array, counts: jax.Array) -> None:
@@ -49,28 +75,27 @@ def _check_tokens(cache: KVCache, tokens: jax.Array, counts: jax.Array) -> None:
 
 
 def append(
-    decoder: Decoder,
-    layers: tuple[DecoderLayer, ...],
-    cache: KVCache,
-    tokens: jax.Array,
-    counts: jax.Array,
+    params: UnstackedParams, cache: KVCache, tokens: jax.Array, counts: jax.Array
 ) -> tuple[KVCache, jax.Array]:
     """Does the work of `extend` with layers unstacked already, as a loop needs them."""
+    decoder = params.decoder
     rows, length = tokens.shape
     counts = jnp.where(fits(cache, counts), counts, 0)
     offsets = jnp.arange(length, dtype=jnp.int32)[None, :]
     positions = cache.lengths[:, None] + offsets
     # Padding aims past the last slot, where a scatter drops it.
     targets = jnp.where(offsets < counts[:, None], positions, cache.slots)
-    row = jnp.arange(rows)[:, None]
+    row = jnp.arange(rows)[:, None, None]
+    head = jnp.arange(decoder.config.num_key_value_heads)[None, :, None]
     table = decoder.rotary(positions)
 
     def write(slots: jax.Array, new: jax.Array) -> jax.Array:
-        return slots.at[row, targets].set(new.astype(slots.dtype), mode="drop")
+        new = new.transpose(0, 2, 1, 3).astype(slots.dtype)
+        return slots.at[row, head, targets[:, None, :]].set(new, mode="drop")
 
     x = decoder.embed(tokens)
     all_keys, all_values = [], []
-    for layer, old_keys, old_values in zip(layers, cache.keys, cache.values, strict=True):
+    for layer, old_keys, old_values in zip(params.layers, cache.keys, cache.values, strict=True):
 
         def attend(queries, keys, values, old_keys=old_keys, old_values=old_values):
             keys, values = write(old_keys, keys), write(old_values, values)

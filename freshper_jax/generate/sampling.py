@@ -9,6 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+# Tokens in a block of a large vocabulary.
+_BLOCK = 128
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +96,9 @@ def sample_tokens(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Draws one token a row, by the Gumbel-max rule.
 
+    A large vocabulary is drawn from in two stages, a block of tokens by what it weighs and then
+    one of its tokens: the same distribution, for noise of a few hundred values and not of V.
+
     Args:
       logits: [B, V] float32.
       keys: [B] typed PRNG keys, one a row; consumed.
@@ -103,18 +109,49 @@ def sample_tokens(
       temperature 0 is certain of its token; and log_probs_t1 [B] float32 under the plain
       softmax of the logits, which the behaviour of no option changes.
     """
-    rows, vocab_size = logits.shape
-    params = jax.tree.map(jnp.asarray, params.broadcast(rows))
+    params = jax.tree.map(jnp.asarray, params.broadcast(logits.shape[0]))
     greedy = params.temperature <= 0.0
     scaled = logits / jnp.where(greedy, 1.0, params.temperature)[:, None]
     truncated = jnp.any((params.top_k > 0) | (params.top_p < 1.0) | (params.min_p > 0.0))
     scaled = lax.cond(truncated, lambda: truncate_logits(scaled, params), lambda: scaled)
-    noise = jax.vmap(lambda key: jax.random.gumbel(key, (vocab_size,), jnp.float32))(keys)
-    noise = jnp.where(greedy[:, None], 0.0, noise)
-    tokens = jnp.argmax(scaled + noise, axis=-1).astype(jnp.int32)
+    blocks = _split(scaled)
+    best, masses, total = _weigh(blocks)
+    if blocks.shape[1] == 1:
+        block = jnp.zeros(greedy.shape, jnp.int32)
+    else:
+        block_keys, keys = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
+        block = _noisy_argmax(jnp.where(greedy[:, None], best, masses), block_keys, greedy)
+    members = jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
+    place = _noisy_argmax(members, keys, greedy)
+    tokens = block * blocks.shape[2] + place
 
-    def log_prob(values: jax.Array) -> jax.Array:
-        chosen = jnp.take_along_axis(values, tokens[:, None], axis=-1)[:, 0]
-        return chosen - jax.nn.logsumexp(values, axis=-1)
+    def log_prob(values: jax.Array, total: jax.Array) -> jax.Array:
+        return jnp.take_along_axis(values, tokens[:, None], axis=-1)[:, 0] - total
 
-    return tokens, jnp.where(greedy, 0.0, log_prob(scaled)), log_prob(logits)
+    log_probs = jnp.where(greedy, 0.0, log_prob(scaled, total))
+    return tokens, log_probs, log_prob(logits, _weigh(_split(logits))[2])
+
+
+def _split(values: jax.Array) -> jax.Array:
+    """Reshapes values [B, V] to blocks [B, n, size], the last one filled up with -inf."""
+    rows, vocab_size = values.shape
+    size = min(_BLOCK, vocab_size)
+    count = -(-vocab_size // size)
+    missing = ((0, 0), (0, count * size - vocab_size))
+    return jnp.pad(values, missing, constant_values=-jnp.inf).reshape(rows, count, size)
+
+
+def _weigh(blocks: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns each block's largest value and logsumexp, both [B, n], and that of all, [B]."""
+    best = jnp.max(blocks, axis=-1)
+    # One maximum serves a whole row: what it lets vanish weighs less than 1e-38 of the row.
+    highest = jnp.max(best, axis=-1)
+    sums = jnp.sum(jnp.exp(blocks - highest[:, None, None]), axis=-1)
+    return best, highest[:, None] + jnp.log(sums), highest + jnp.log(jnp.sum(sums, axis=-1))
+
+
+def _noisy_argmax(values: jax.Array, keys: jax.Array, greedy: jax.Array) -> jax.Array:
+    """Draws from the softmax of values [B, n]; a greedy row takes its largest."""
+    size = values.shape[-1]
+    noise = jax.vmap(lambda key: jax.random.gumbel(key, (size,), jnp.float32))(keys)
+    return jnp.argmax(values + jnp.where(greedy[:, None], 0.0, noise), axis=-1).astype(jnp.int32)

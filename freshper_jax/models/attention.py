@@ -198,7 +198,7 @@ def cached_attention(
 
     Args:
       queries: [B, T, N, H] of the new tokens.
-      keys, values: [B, S, K, H] of the cache, the new tokens' written already.
+      keys, values: [B, K, S, H] of the cache, the new tokens' written already.
       positions: [B, T] int32, the slot of each new token.
       block: queries a block, or more so that there are at most 16 of them.
 
@@ -206,9 +206,8 @@ def cached_attention(
       [B, T, N, H] in the queries' dtype.
     """
     length, heads = queries.shape[1:3]
-    slots, kv_heads = keys.shape[1:3]
+    kv_heads, slots = keys.shape[1:3]
     folded = _fold_heads(queries, kv_heads)
-    keys, values = keys.transpose(0, 2, 1, 3), values.transpose(0, 2, 1, 3)
     last = jnp.repeat(positions, heads // kv_heads, axis=1)
     slot = lax.broadcasted_iota(jnp.int32, (1, 1, slots), 2)
     step = max(block, -(-length // _MAX_BLOCKS)) * (heads // kv_heads)

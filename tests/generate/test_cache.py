@@ -22,7 +22,7 @@ def filled_cache():
 def test_a_new_cache_is_empty_and_has_one_array_a_layer():
     cache = init_cache(small_config(), 3, 5)
     assert len(cache.keys) == len(cache.values) == 2
-    chex.assert_shape([*cache.keys, *cache.values], (3, 5, 2, 6))
+    chex.assert_shape([*cache.keys, *cache.values], (3, 2, 5, 6))
     chex.assert_type([*cache.keys, *cache.values], jnp.float32)
     np.testing.assert_array_equal(cache.lengths, [0, 0, 0])
     assert cache.slots == 5
@@ -49,7 +49,7 @@ def test_growth_keeps_what_there_is():
     assert after.slots == 8
     np.testing.assert_array_equal(after.lengths, cache.lengths)
     for old, new in zip(cache.keys + cache.values, after.keys + after.values, strict=True):
-        np.testing.assert_array_equal(new[:, :5], old)
+        np.testing.assert_array_equal(new[:, :, :5], old)
     with pytest.raises(ValueError, match="slots must be at least the 5 there are, got 4"):
         grow_cache(cache, 4)
 

@@ -63,7 +63,7 @@ def test_any_split_into_turns_equals_one_forward(turns, seed):
                 before.keys + before.values, cache.keys + cache.values, strict=True
             ):
                 outside = np.r_[0:held, held + count : SLOTS]
-                np.testing.assert_array_equal(old[row][outside], new[row][outside])
+                np.testing.assert_array_equal(old[row][:, outside], new[row][:, outside])
         np.testing.assert_array_equal(cache.lengths, [len(row) for row in seen])
 
 
