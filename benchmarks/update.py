@@ -7,7 +7,7 @@ gradients are there, and compilation is not counted. Weights are random: they do
 time. Beside it stand the rate at which this machine multiplies matrices of the sizes that the
 model needs, one by one, and the share of that rate which the whole pass reaches; products of
 attention and those computed again are not counted as work done. The memory is the peak of a
-process that makes AdamW updates and nothing else.
+process that makes AdamW updates and nothing else, by default in two microbatches.
 
 The comparison needs torch: `pip install torch transformers`. Without it ours is measured alone.
 """
@@ -229,15 +229,25 @@ def cpus() -> int:
     return os.cpu_count() or 1
 
 
-def update_memory(config: ModelConfig, rows: int, length: int) -> dict[str, float]:
+def update_memory(
+    config: ModelConfig, *, rows: int, length: int, microbatches: int
+) -> dict[str, float]:
     """Makes two AdamW updates, and tells the peak memory of this process in GiB.
+
+    Args:
+      config: the model.
+      rows, length: of the batch.
+      microbatches: parts that the batch is worked off in.
 
     Returns:
       `resident_gib`, the largest resident set, and `compiled_gib`, what the compiler plans for
       the update: its arguments, results and temporaries.
     """
     model, optimizer = make_model(config), make_optimizer(OptimizerConfig())
-    update = jax.jit(make_update(model.token_log_probs, optimizer), donate_argnames=("state",))
+    update = jax.jit(
+        make_update(model.token_log_probs, optimizer, microbatches=microbatches),
+        donate_argnames=("state",),
+    )
     batch = jax.device_put(make_batch(config, rows, length))
     weights = jnp.ones(rows, jnp.float32)
     make_state = jax.jit(lambda key: init_train_state(model.init(key), optimizer))
@@ -308,7 +318,8 @@ def tables(report: dict[str, Any]) -> str:
         "",
         f"Its products alone: {matmul['gflops']:.1f} GFLOP/s, of which {OURS} reaches "
         f"{matmul['share']:.2f}.",
-        f"Memory of an update: {memory['resident_gib']:.2f} GiB resident at the peak, "
+        f"Memory of an update in {settings['microbatches']} microbatches: "
+        f"{memory['resident_gib']:.2f} GiB resident at the peak, "
         f"{memory['compiled_gib']:.2f} GiB planned by the compiler.",
         "",
         "| goal | bound | measured | |",
@@ -340,6 +351,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--length", type=int, default=512, help="tokens a row")
     parser.add_argument("--rounds", type=int, default=5, help="timed passes of each side")
+    parser.add_argument(
+        "--microbatches", type=int, default=2, help="of the update whose memory is measured"
+    )
     parser.add_argument("--remat", help="what the backward pass recomputes; the preset's")
     parser.add_argument("--ours-only", action="store_true", help="leave transformers out")
     parser.add_argument("--memory-only", action="store_true", help=argparse.SUPPRESS)
@@ -349,13 +363,23 @@ def main() -> None:
     for name, least in (("rows", 1), ("length", 2), ("rounds", 1)):
         if getattr(options, name) < least:
             parser.error(f"--{name}: at least {least}, got {getattr(options, name)}")
+    if options.microbatches < 1 or options.rows % options.microbatches:
+        parser.error(
+            f"--microbatches: must divide the {options.rows} rows, got {options.microbatches}"
+        )
     changes = {} if options.remat is None else {"remat": options.remat}
     try:
         config = preset(options.preset, **changes)
     except ValueError as error:
         parser.error(str(error))
     if options.memory_only:
-        print(json.dumps(update_memory(config, options.rows, options.length)))
+        figures = update_memory(
+            config,
+            rows=options.rows,
+            length=options.length,
+            microbatches=options.microbatches,
+        )
+        print(json.dumps(figures))
         return
 
     absent = "it was to be left out" if options.ours_only else missing()
@@ -363,6 +387,7 @@ def main() -> None:
         print(f"transformers is not compared: {absent}")
     flags = ["--preset", options.preset, "--remat", config.remat]
     flags += ["--rows", str(options.rows), "--length", str(options.length)]
+    flags += ["--microbatches", str(options.microbatches)]
     # First, while this process is small: a child's peak begins at that of its parent.
     memory = measure_memory(flags)
     speed = measure_speed(
@@ -386,6 +411,7 @@ def main() -> None:
             "rows": options.rows,
             "length": options.length,
             "rounds": options.rounds,
+            "microbatches": options.microbatches,
             "remat": config.remat,
         },
         "memory": memory,

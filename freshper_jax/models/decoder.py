@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from freshper_jax.models.attention import MIXTURE, causal_attention, rotary_table, rotate
 from freshper_jax.models.config import ModelConfig
@@ -16,12 +17,11 @@ Extra = TypeVar("Extra")
 # (queries [B, T, N, H], keys [B, T, K, H], values [B, T, K, H]) -> (mixed [B, T, N, H], extra)
 Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, Extra]]
 
+# Name of products with weights, for rematerialisation to keep.
+_PRODUCT = "weight product"
 # What the backward pass is given of a layer, by the name in ModelConfig.remat.
 _REMAT_POLICIES = {
-    "dots": jax.checkpoint_policies.save_from_both_policies(
-        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        jax.checkpoint_policies.save_only_these_names(MIXTURE),
-    ),
+    "dots": jax.checkpoint_policies.save_only_these_names(_PRODUCT, MIXTURE),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 
@@ -59,7 +59,7 @@ def _project(x: jax.Array, kernel: jax.Array, adapter: Adapter | None = None) ->
         # Two thin products; a changed copy of the kernel would be as large as the kernel.
         thin = flat @ adapter.a.astype(x.dtype) * adapter.scale
         product += thin @ adapter.b.astype(x.dtype)
-    return product.reshape(rows, length, kernel.shape[1])
+    return checkpoint_name(product, _PRODUCT).reshape(rows, length, kernel.shape[1])
 
 
 class RMSNorm(nnx.Module):

@@ -59,6 +59,7 @@ def test_goals_are_judged(ratio, share, gib, passed):
     [
         (["--rounds", "0"], "--rounds: at least 1, got 0"),
         (["--length", "1"], "--length: at least 2, got 1"),
+        (["--microbatches", "3"], "--microbatches: must divide the 8 rows, got 3"),
         (["--preset", "huge"], "invalid choice"),
         (["--remat", "some"], "remat must be one of none, dots, full, got 'some'"),
         (["--json", "no/such/folder/f.json"], "there is no folder"),
