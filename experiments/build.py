@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +21,7 @@ from freshper_jax import replay
 from freshper_jax.generate import SamplingParams, make_generator
 from freshper_jax.models import (
     LanguageModel,
+    Params,
     make_mesh,
     param_shardings,
     row_sharding,
@@ -55,6 +58,7 @@ class Parts:
     """The parts of a run.
 
     play: `(params, key, episodes, split, temperature, policy_version) -> (trajectory, statistics)`.
+    base: the parameters that adapters leave as they are; None without adapters.
     make_iterate: from the parameters that a KL penalty refers to, one iteration, see
       `freshper_jax.training.make_iteration`.
     """
@@ -64,6 +68,7 @@ class Parts:
     buffer: replay.ReplayBuffer | None
     mesh: Mesh | None
     play: Play
+    base: Params | None
     make_iterate: Callable[[Any], Callable[[RunState], tuple[RunState, Metrics]]]
 
     @property
@@ -120,16 +125,24 @@ def _settle_token_capacity(options: Options) -> Options:
 def build(options: Options, task: Task, language: Language) -> Parts:
     """Make the parts of a run from settled options; nothing is computed yet.
 
+    Of a model with adapters the base is read.
+
     Raises:
       OptionsError: the mesh needs more devices than there are, or the buffer more memory.
     """
     mesh = _make_mesh(options)
     slots = _width(options)
     renderer, model = language.renderer, language.model
+    base = language.load(jax.random.key(0), mesh) if language.lora else None
     generator = make_generator(model)
+    pretrained = language.source is not None
     environments = {
         split: task.make_env(split, options.episodes) for split in ("train", "held_out")
     }
+
+    def whole(params: Any) -> Any:
+        """Return the params that the model's functions take, from those that are trained."""
+        return params if base is None else (base, params)
 
     def play(
         params: Any,
@@ -143,12 +156,15 @@ def build(options: Options, task: Task, language: Language) -> Parts:
         policy = ModelPolicy(
             model=model,
             generator=generator,
-            params=params,
+            params=whole(params),
             key=key,
             sampling=SamplingParams(temperature=temperature),
             stop_ids=renderer.stop_ids,
             slots=slots,
             max_new_tokens=options.max_new_tokens,
+            capacities=_capacities(slots) if pretrained else (),
+            stop_strings=task.stop_strings if pretrained else (),
+            text_of=renderer.tokenizer.decode,
         )
         return collect(
             policy,
@@ -186,6 +202,9 @@ def build(options: Options, task: Task, language: Language) -> Parts:
             total_steps=max(options.iterations * (1 + extra), learning.warmup + 1),
             weight_decay=learning.weight_decay,
             max_grad_norm=learning.max_grad_norm,
+            moment_dtype=options.model.moment_dtype,
+            rounding="stochastic" if options.model.param_dtype == "bfloat16" else "nearest",
+            rounding_seed=options.seed,
         )
     )
     update = make_update(
@@ -200,13 +219,15 @@ def build(options: Options, task: Task, language: Language) -> Parts:
         ),
         microbatches=learning.microbatches,
     )
+    if base is not None:
+        update = functools.partial(update, frozen=base)
     buffer = _make_buffer(options) if source == "buffer" else None
     rows = None if mesh is None else row_sharding(mesh)
 
     def make_iterate(reference: Any) -> Callable[[RunState], tuple[RunState, Metrics]]:
         return make_iteration(
             rollout=rollout,
-            prepare=_make_prepare(options, model, reference),
+            prepare=_make_prepare(options, model, whole(reference)),
             update=update,
             buffer=buffer,
             base_priority=_BASE_PRIORITIES[options.replay.priority],
@@ -220,7 +241,7 @@ def build(options: Options, task: Task, language: Language) -> Parts:
             place=lambda tree: jax.device_put(tree, rows),
         )
 
-    return Parts(language, optimizer, buffer, mesh, play, make_iterate)
+    return Parts(language, optimizer, buffer, mesh, play, base, make_iterate)
 
 
 def init_run_state(options: Options, parts: Parts, params: Any) -> RunState:
@@ -257,6 +278,12 @@ def run_shardings(parts: Parts, state: RunState) -> RunState:
     train = jax.tree_util.tree_map_with_path(place, state.train)
     shardings = jax.tree.map(lambda _: everywhere, state)
     return dataclasses.replace(shardings, train=train)
+
+
+def _capacities(slots: int) -> tuple[int, ...]:
+    """Return the powers of two, from 256, below the slots of a full row."""
+    sizes = (256 << power for power in range(slots.bit_length()))
+    return tuple(itertools.takewhile(lambda size: size < slots, sizes))
 
 
 def _make_mesh(options: Options) -> Mesh | None:

@@ -10,9 +10,17 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from experiments.options import Options, OptionsError
+from experiments.options import ModelOptions, Options, OptionsError
 from experiments.task import Task
-from freshper_jax.models import LanguageModel, Params, make_model, param_shardings, preset
+from freshper_jax.models import (
+    LanguageModel,
+    LoraConfig,
+    Params,
+    adapt_model,
+    make_model,
+    param_shardings,
+    preset,
+)
 from freshper_jax.rollout import ChatRenderer, make_chat_renderer, make_word_tokenizer
 from freshper_jax.weights import Pretrained, load_pretrained, preset_source
 
@@ -23,16 +31,18 @@ __all__ = ["Language", "make_language"]
 class Language:
     """A model with the chat format that it speaks.
 
-    model: its functions.
+    model: its functions; with adapters, of the pair (base, adapters).
     renderer: the chat format, with the tokenizer.
     source: where its weights come from, None for a model made from scratch.
-    start: `(key, mesh) -> params`, the weights of the source, or new ones drawn with the key.
+    load: `(key, mesh) -> params`, the weights of the source, or new ones drawn with the key.
+    lora: the adapters that are trained in place of the weights, None for none.
     """
 
     model: LanguageModel
     renderer: ChatRenderer
     source: str | None
-    start: Callable[[jax.Array, Mesh | None], Params]
+    load: Callable[[jax.Array, Mesh | None], Params]
+    lora: LoraConfig | None = None
 
 
 def make_language(options: Options, task: Task) -> Language:
@@ -42,19 +52,12 @@ def make_language(options: Options, task: Task) -> Language:
       OptionsError: the weights cannot be read, or the tokenizer has no chat template.
     """
     if options.preset == "tiny":
-        tokenizer = make_word_tokenizer(task.words)
-        model = make_model(preset(options.preset, vocab_size=len(tokenizer)))
-        renderer = make_chat_renderer(tokenizer)
-        return Language(model, renderer, None, lambda key, _: jax.jit(model.init)(key))
+        return _from_scratch(options, task)
     source = str(options.model.weights or preset_source(options.preset))
 
     def load(**arguments: Any) -> Pretrained:
-        return load_pretrained(
-            source,
-            compute_dtype=options.model.compute_dtype,
-            remat=options.model.remat,
-            **arguments,
-        )
+        overrides = _overrides(options.model) | {"remat": options.model.remat or "dots"}
+        return load_pretrained(source, **overrides, **arguments)
 
     try:
         described = load(read_params=False)
@@ -62,8 +65,26 @@ def make_language(options: Options, task: Task) -> Language:
     except (ImportError, OSError, ValueError) as error:
         raise OptionsError(f"--model.weights: {error}") from error
 
-    def start(_: jax.Array, mesh: Mesh | None) -> Params:
+    def load_params(_: jax.Array, mesh: Mesh | None) -> Params:
         shardings = None if mesh is None else functools.partial(param_shardings, mesh)
         return load(shardings=shardings).params
 
-    return Language(make_model(described.config), renderer, source, start)
+    model, lora = make_model(described.config), None
+    if options.model.lora_rank:
+        lora = LoraConfig(rank=options.model.lora_rank, alpha=options.model.lora_alpha)
+        model = adapt_model(model, lora)
+    return Language(model, renderer, source, load_params, lora)
+
+
+def _from_scratch(options: Options, task: Task) -> Language:
+    tokenizer = make_word_tokenizer(task.words)
+    overrides = _overrides(options.model)
+    if options.model.remat is not None:
+        overrides["remat"] = options.model.remat
+    model = make_model(preset(options.preset, vocab_size=len(tokenizer), **overrides))
+    renderer = make_chat_renderer(tokenizer)
+    return Language(model, renderer, None, lambda key, _: jax.jit(model.init)(key))
+
+
+def _overrides(options: ModelOptions) -> dict[str, Any]:
+    return {"compute_dtype": options.compute_dtype, "param_dtype": options.param_dtype}

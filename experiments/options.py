@@ -142,12 +142,22 @@ class EvaluationOptions:
 
 @dataclasses.dataclass(frozen=True)
 class ModelOptions:
-    """The weights of a pretrained preset and the numbers it is computed in."""
+    """The weights of a pretrained preset, what of them is trained, and in which numbers."""
 
     weights: str | None = None
     """Folder, .gguf file or hub name; by default the preset's own. The tiny preset has none."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Of matrix products; norms, softmax, logits and the loss are float32 always."""
+    param_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the parameters; those in bfloat16 are rounded stochastically."""
+    moment_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the optimiser's moments."""
+    remat: Literal["none", "dots", "full"] | None = None
+    """What the backward pass computes again; by default none for tiny and dots for all others."""
+    lora_rank: int = 0
+    """Inner size of the low-rank adapters that are trained in place of the model; 0 for none."""
+    lora_alpha: float = 32.0
+    """The adapters change a kernel by lora-alpha / lora-rank times their product."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -381,6 +391,14 @@ def check_options(options: Options) -> None:
         "warm-start.traces",
         options.warm_start.traces,
         "0 with a pretrained preset",
+    )
+    count("model.lora-rank", options.model.lora_rank, 0)
+    positive("model.lora-alpha", options.model.lora_alpha)
+    expect(
+        options.model.lora_rank == 0 or options.preset != "tiny",
+        "model.lora-rank",
+        options.model.lora_rank,
+        "0 with --preset tiny, which has nothing to adapt",
     )
     count("warm-start.traces", options.warm_start.traces, 0)
     for name in ("longest", "max_updates", "batch", "check_every"):

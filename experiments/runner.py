@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -37,8 +38,10 @@ from experiments.run_directory import (
 )
 from experiments.task import Task
 from experiments.warm_start import starting_params
+from freshper_jax.models import merge_adapters
 from freshper_jax.rollout import EpisodeStats, RolloutError, Trajectory
 from freshper_jax.training import CheckpointError, RunState, TrainState, restore, save
+from freshper_jax.weights import save_pretrained
 
 __all__ = ["parse_options", "run", "run_from_command_line"]
 
@@ -271,7 +274,25 @@ def _finish(
     )
     plot_ages(history, directory.path / "ages.png", title=title, tau=options.replay.tau)
     render_episodes(directory.path / "episodes.md", parts.renderer, trajectory, sampled, 8)
+    if parts.language.source is not None:
+        _export(parts, directory, state.train.params)
     console.say(f"Table, pictures and episodes: {directory.path}")
+
+
+def _export(parts: Parts, directory: RunDirectory, params: Any) -> None:
+    """Write the final policy as transformers and `load_pretrained` read it, adapters merged."""
+    language, folder = parts.language, directory.path / "model"
+    config = language.model.config
+    if language.lora is not None:
+        params = merge_adapters(config, language.lora, parts.base, params)
+    shutil.rmtree(folder, ignore_errors=True)  # of the same run, finished before
+    save_pretrained(
+        folder,
+        config,
+        params,
+        tokenizer=language.renderer.tokenizer,
+        generation_config={"eos_token_id": list(language.renderer.stop_ids)},
+    )
 
 
 def _items(state: RunState, reference: Any) -> dict[str, Any]:
@@ -294,11 +315,15 @@ def _save(options: Options, directory: RunDirectory, state: RunState, reference:
     )
 
 
+def _abstract_params(parts: Parts) -> Any:
+    """Return parameters of the shapes of those that are trained; to be traced only."""
+    params: Any = parts.model.init(jax.random.key(0))
+    return params if parts.base is None else params[1]
+
+
 def _load(options: Options, parts: Parts, out: Path, console: Console) -> tuple[RunState, Any]:
     """Return the newest complete checkpoint's state, and the parameters learning began from."""
-    like = jax.eval_shape(
-        lambda: init_run_state(options, parts, parts.model.init(jax.random.key(0)))
-    )
+    like = jax.eval_shape(lambda: init_run_state(options, parts, _abstract_params(parts)))
     like = jax.tree.map(
         lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
         like,

@@ -109,6 +109,7 @@ def make_task(options: Options, console: Console) -> Task:
         demonstrations=demonstrations,
         check_episodes=check_episodes,
         references=references,
+        stop_strings=("</answer>",),
     )
 
 

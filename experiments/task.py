@@ -47,6 +47,7 @@ class Task:
       turns of `count` training episodes, and what follows from them by symmetry.
     check_episodes: `(count) -> Episodes` from training, apart from the demonstrations.
     references: `(count) -> references` on the held-out episodes.
+    stop_strings: what ends a reply of a pretrained model, which may go on after its answer.
     """
 
     name: str
@@ -60,3 +61,4 @@ class Task:
     demonstrations: Callable[[int, int, int], Demonstrations]
     check_episodes: Callable[[int], Episodes]
     references: Callable[[int], tuple[Reference, ...]]
+    stop_strings: tuple[str, ...] = ()

@@ -18,6 +18,7 @@ from experiments.build import Parts
 from experiments.options import Options, OptionsError
 from experiments.progress import Console
 from experiments.task import Task
+from freshper_jax.models import init_adapters
 from freshper_jax.rollout import ScriptedPolicy, Trajectory, collect
 from freshper_jax.training import (
     CheckpointError,
@@ -44,10 +45,14 @@ def starting_params(options: Options, task: Task, parts: Parts, console: Console
       OptionsError: a batch takes more traces than there are.
     """
     key = jax.random.fold_in(jax.random.key(options.seed), _STREAM)
-    params = parts.language.start(jax.random.fold_in(key, 0), parts.mesh)
+    language = parts.language
+    if language.lora is not None:
+        console.say(f"Warm start: none, adapters of rank {language.lora.rank} on {language.source}")
+        return init_adapters(language.model.config, language.lora, jax.random.fold_in(key, 0))
+    params = language.load(jax.random.fold_in(key, 0), parts.mesh)
     settings = options.warm_start
-    if parts.language.source is not None:
-        console.say(f"Warm start: none, the policy is {parts.language.source}")
+    if language.source is not None:
+        console.say(f"Warm start: none, the policy is {language.source}")
         return params
     if settings.traces == 0:
         console.say("Warm start: none, the policy starts at random.")

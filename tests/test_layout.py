@@ -21,7 +21,6 @@ ALLOWED = {
     "freshper_jax/models": set(),
     "freshper_jax/weights": {"freshper_jax.models"},
     "freshper_jax/generate": {"freshper_jax.models"},
-    "freshper_jax/weights": {"freshper_jax.models"},
     "freshper_jax/rollout": {"freshper_jax.models", "freshper_jax.generate"},
     "freshper_jax/training": {
         "freshper_jax.replay",

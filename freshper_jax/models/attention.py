@@ -7,11 +7,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-# Name of what attention gives its backward pass, for rematerialisation to keep.
-MIXTURE = "attention mixture"
-
 from freshper_jax.models.rope import RopeScaling
 
+# Name of what attention gives its backward pass, for rematerialisation to keep.
+MIXTURE = "attention mixture"
 # Blocks are unrolled: a long sequence takes longer ones rather than more.
 _MAX_BLOCKS = 16
 # Finite, so that a query with no visible key gives a uniform mixture and not NaN.

@@ -8,6 +8,7 @@ import rich.console
 
 from envs.sokoban import canonical_hashes
 from experiments.build import build, settle_options
+from experiments.language import make_language
 from experiments.options import OptionsError
 from experiments.progress import Console
 from experiments.runner import parse_options
@@ -41,9 +42,11 @@ class Heard(Console):
 def setting(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FRESHPER_CACHE", str(tmp_path_factory.mktemp("cache")))
-        task = make_task("simple", Console())
-        options = settle_options(parse_options("sokoban", FLAGS), task)
-        yield task, options, build(options, task)
+        task = make_task(parse_options("sokoban", []), Console())
+        options = parse_options("sokoban", FLAGS)
+        language = make_language(options, task)
+        options = settle_options(options, task, language.renderer)
+        yield task, options, build(options, task, language)
 
 
 def test_demonstrations_solve_their_levels_in_the_fewest_moves(setting):
