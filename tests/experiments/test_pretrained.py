@@ -31,7 +31,9 @@ def folder(tmp_path_factory):
     """A model's folder, whose words are those of the task."""
     task = make_task(parse_options("sokoban", []), Console())
     tokenizer = make_word_tokenizer(task.words)
-    config = preset("tiny", vocab_size=len(tokenizer), num_hidden_layers=1, scan_layers=True)
+    # Without biases it is a Llama; of a Qwen2 folder transformers reads the words as Qwen2's.
+    shape = {"num_hidden_layers": 1, "scan_layers": True, "attention_bias": False}
+    config = preset("tiny", vocab_size=len(tokenizer), **shape)
     path = tmp_path_factory.mktemp("weights") / "model"
     params = jax.jit(make_model(config).init)(jax.random.key(3))
     save_pretrained(path, config, params, tokenizer=tokenizer)
