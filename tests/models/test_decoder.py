@@ -185,9 +185,9 @@ def test_the_compiled_gradient_never_holds_all_logits_of_a_long_row():
         log_probs, entropy = model.token_log_probs(params, tokens)
         return jnp.sum(log_probs + entropy)
 
-    # All of them take 1.2 GB.
-    assert planned_bytes(objective, shapes, tokens) < length * vocab_size * 4 // 8
-    assert planned_bytes(jax.grad(objective), shapes, tokens) < length * vocab_size * 4 // 4
+    # All of them take 1.2 GB; a chunk and what becomes of it, a few times 64 MiB.
+    for function in (objective, jax.grad(objective)):
+        assert planned_bytes(function, shapes, tokens) < length * vocab_size * 4 // 4
 
 
 @pytest.mark.parametrize("keep_logits", [True, False])
@@ -212,7 +212,11 @@ def test_kept_and_recomputed_logits_give_the_same_gradient(keep_logits):
 def test_remat_trades_memory_by_name():
     def needed(remat):
         config = small_config(
-            hidden_size=32, intermediate_size=128, num_hidden_layers=6, remat=remat
+            hidden_size=32,
+            intermediate_size=128,
+            num_hidden_layers=6,
+            attention_block=64,
+            remat=remat,
         )
         model = make_model(config)
         shapes = jax.eval_shape(model.init, jax.random.key(0))
