@@ -94,6 +94,13 @@ def test_a_group_reads_its_prompt_once_and_plays_the_same(setting):
     assert shared.padded_tokens < apart.padded_tokens
 
 
+def test_the_same_key_plays_the_same_and_another_does_not(setting):
+    one, again = (play(setting, make_policy(setting)) for _ in range(2))
+    chex.assert_trees_all_equal(one, again)
+    other = play(setting, make_policy(setting, key=jax.random.key(4)))
+    assert not np.array_equal(one.tokens, other.tokens)
+
+
 def test_prompts_that_differ_are_not_mixed_up(setting):
     counted = Counting(setting.generator)
     one = play(
