@@ -1,9 +1,18 @@
 import chex
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from freshper_jax.generate import fits, grow_cache, init_cache, reset_rows, take_rows
+from freshper_jax.generate import (
+    cut_rows,
+    fits,
+    grow_cache,
+    init_cache,
+    place_rows,
+    reset_rows,
+    take_rows,
+)
 from tests.models.common import small_config
 
 
@@ -60,6 +69,30 @@ def test_rows_are_copied_for_a_group():
     np.testing.assert_array_equal(after.lengths, [5, 5, 2, 0])
     for old, new in zip(cache.keys + cache.values, after.keys + after.values, strict=True):
         np.testing.assert_array_equal(new, np.asarray(old)[[1, 1, 0, 2]])
+
+
+def test_a_cut_takes_tokens_off_the_end():
+    cache = filled_cache()
+    after = cut_rows(cache, np.array([1, 3, 0], np.int32))
+    np.testing.assert_array_equal(after.lengths, [1, 2, 0])
+    chex.assert_trees_all_equal((after.keys, after.values), (cache.keys, cache.values))
+
+
+def test_rows_of_another_cache_take_their_places():
+    cache, other = filled_cache(), take_rows(filled_cache(), jnp.array([2, 1], jnp.int32))
+    other = jax.tree.map(lambda array: array + 1, other)
+    after = place_rows(cache, other, jnp.array([1, -1, 1], jnp.int32))
+    np.testing.assert_array_equal(after.lengths, [6, 5, 6])
+    parts = zip(
+        cache.keys + cache.values,
+        other.keys + other.values,
+        after.keys + after.values,
+        strict=True,
+    )
+    for old, moved, new in parts:
+        np.testing.assert_array_equal(new, np.stack([moved[1], old[1], moved[1]]))
+    with pytest.raises(ValueError, match="other must have the cache's 5 slots, got 6"):
+        place_rows(cache, grow_cache(other, 6), jnp.zeros(3, jnp.int32))
 
 
 def test_room_in_each_row():

@@ -142,6 +142,21 @@ def test_compiles_once_and_replaces_the_cache_in_place():
     np.testing.assert_array_equal(cache.lengths, [8, 8, 8])
 
 
+def test_unstacked_parameters_give_the_same_and_compile_once():
+    counted = dataclasses.replace(MODEL, bind=chex.assert_max_traces(MODEL.bind, n=1))
+    generator = make_generator(counted)
+    tokens = np.random.default_rng(8).integers(VOCAB, size=(ROWS, CHUNK), dtype=np.int32)
+    counts = np.array([5, 0, 3], np.int32)
+    # Binding is part of the one trace of `unstack`; what follows has no need of it.
+    for _ in range(2):
+        params = generator.unstack(PARAMS)
+        cache, logits = generator.extend(params, stale_cache(), tokens, counts)
+    want_cache, want = append(stale_cache(), tokens, counts)
+    np.testing.assert_array_equal(logits[::2], want[::2])
+    chex.assert_trees_all_equal(cache, want_cache)
+    chex.assert_trees_all_equal(params, generator.unstack(params))
+
+
 def test_sharded_rows_and_heads_extend_as_one_device_does():
     mesh = make_mesh(data=2, tp=4)
     params = jax.device_put(PARAMS, param_shardings(mesh, PARAMS))

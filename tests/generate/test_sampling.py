@@ -95,6 +95,47 @@ def test_draws_follow_the_distribution_and_report_it(options):
         assert stats.chisquare(counts[kept], draws * np.exp(want[kept])).pvalue > 1e-4
 
 
+@pytest.mark.parametrize("vocab_size", [256, 300])
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.7, "top_k": 150, "min_p": 0.01}])
+def test_draws_from_a_vocabulary_of_several_blocks_follow_the_distribution(vocab_size, options):
+    draws = 40_000
+    row = (2 * np.random.default_rng(4).normal(size=vocab_size)).astype(np.float32)
+    # A block of tokens that are never drawn, and one token that outweighs its block.
+    row[130:250], row[2] = -np.inf, 4.0
+    keys = jax.random.split(jax.random.key(6), draws)
+    tokens, log_probs, log_probs_t1 = draw_many(row, keys, SamplingParams(**options))
+    want = expected_log_probs(row, **options)
+    plain = oracle.log_softmax(row.astype(np.float64))
+    np.testing.assert_allclose(log_probs, want[tokens], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(log_probs_t1, plain[tokens], rtol=1e-5, atol=1e-5)
+    counts = np.bincount(tokens, minlength=vocab_size)
+    assert counts[~np.isfinite(want)].sum() == 0
+    expected = draws * np.exp(want)
+    often = expected >= 10
+    merged = [np.append(part[often], part[~often].sum()) for part in (counts, expected)]
+    if merged[1][-1] < 1:
+        merged = [part[:-1] for part in merged]
+    assert stats.chisquare(*merged).pvalue > 1e-4
+
+
+def draw_many(row, keys, params):
+    """Draws with each key from one row of logits, a few thousand at a time."""
+    run = jax.jit(lambda keys: sample_tokens(jnp.broadcast_to(row, (4000, row.size)), keys, params))
+    parts = [run(keys[start : start + 4000]) for start in range(0, len(keys), 4000)]
+    return [np.concatenate([np.asarray(part[i]) for part in parts]) for i in range(3)]
+
+
+def test_the_most_likely_token_of_several_blocks_is_the_first_such():
+    logits = np.random.default_rng(8).normal(size=(20, 300)).astype(np.float32)
+    logits[3, [140, 20, 299]] = 9.0
+    logits[4, [290, 150]] = 9.0
+    keys = jax.random.split(jax.random.key(0), 20)
+    tokens, log_probs, _ = sample_tokens(logits, keys, SamplingParams(temperature=0.0))
+    np.testing.assert_array_equal(tokens, logits.argmax(-1))
+    np.testing.assert_array_equal(tokens[3:5], [20, 150])
+    np.testing.assert_array_equal(log_probs, 0.0)
+
+
 def test_temperature_zero_is_greedy_and_certain_beside_rows_that_sample():
     logits = random_logits(11, rows=200)
     keys = jax.random.split(jax.random.key(0), 200)
