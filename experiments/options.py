@@ -112,7 +112,8 @@ class LearningOptions:
 
 @dataclasses.dataclass(frozen=True)
 class WarmStartOptions:
-    """Cloning of short solver traces, in place of the pretraining that a tiny policy lacks."""
+    """Cloning of short solver traces: the pretraining that a tiny policy lacks, or, if asked for,
+    a pretrained one's lesson in the form of replies."""
 
     traces: int = 400
     """Training levels whose solutions are cloned."""
@@ -387,10 +388,10 @@ def check_options(options: Options) -> None:
         "None with --preset tiny, which is trained from the start",
     )
     expect(
-        options.warm_start.traces == 0 or options.preset == "tiny",
+        options.warm_start.traces == 0 or options.model.lora_rank == 0,
         "warm-start.traces",
         options.warm_start.traces,
-        "0 with a pretrained preset",
+        "0 with --model.lora-rank, since cloning trains all weights",
     )
     count("model.lora-rank", options.model.lora_rank, 0)
     positive("model.lora-alpha", options.model.lora_alpha)

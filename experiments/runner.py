@@ -253,8 +253,8 @@ def _finish(
     before, _ = _evaluate(task, parts, start, count)
     sampled, trajectory = _evaluate(task, parts, state, count)
     greedy, _ = _evaluate(task, parts, state, count, temperature=0.0)
-    began = "warm start" if options.warm_start.traces else "random start"
-    began = began if parts.language.source is None else "pretrained"
+    began = "random start" if parts.language.source is None else "pretrained"
+    began = "warm start" if options.warm_start.traces else began
     measured = {
         f"{began}, sampled": summarise(before),
         f"{options.arm}, sampled": summarise(sampled),
@@ -283,7 +283,7 @@ def _export(parts: Parts, directory: RunDirectory, params: Any) -> None:
     """Write the final policy as transformers and `load_pretrained` read it, adapters merged."""
     language, folder = parts.language, directory.path / "model"
     config = language.model.config
-    if language.lora is not None:
+    if language.lora is not None and parts.base is not None:
         params = merge_adapters(config, language.lora, parts.base, params)
     shutil.rmtree(folder, ignore_errors=True)  # of the same run, finished before
     save_pretrained(

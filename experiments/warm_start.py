@@ -35,7 +35,7 @@ from freshper_jax.training import (
 __all__ = ["starting_params"]
 
 _STREAM = 2**31 + 1  # of the run's key, apart from those of iterations, which start at 0
-_FORMAT = 3  # raise it when the same options would give other parameters
+_FORMAT = 4  # raise it when the same options would give other parameters
 
 
 def starting_params(options: Options, task: Task, parts: Parts, console: Console) -> Any:
@@ -51,11 +51,9 @@ def starting_params(options: Options, task: Task, parts: Parts, console: Console
         return init_adapters(language.model.config, language.lora, jax.random.fold_in(key, 0))
     params = language.load(jax.random.fold_in(key, 0), parts.mesh)
     settings = options.warm_start
-    if language.source is not None:
-        console.say(f"Warm start: none, the policy is {language.source}")
-        return params
     if settings.traces == 0:
-        console.say("Warm start: none, the policy starts at random.")
+        start = "starts at random" if language.source is None else f"is {language.source}"
+        console.say(f"Warm start: none, the policy {start}.")
         return params
     folder = cache_directory() / f"warm-start-{_identity(options, task, parts)}"
     try:
@@ -142,6 +140,7 @@ def _identity(options: Options, task: Task, parts: Parts) -> str:
         "format": _FORMAT,
         "task": task.identity,
         "words": task.words,
+        "source": parts.language.source,
         "seed": options.seed,
         "warm_start": dataclasses.asdict(options.warm_start),
         "model": dataclasses.asdict(parts.model.config),

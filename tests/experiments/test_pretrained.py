@@ -111,7 +111,10 @@ def test_the_longest_episode_is_measured_in_the_tokens_of_the_model(folder):
     [
         (["--model.weights=/no/such/folder"], "--model.weights: source must be a folder"),
         (["--prompt=loud"], "--prompt: got 'loud', expected one of minimal"),
-        (["--warm-start.traces=5"], "--warm-start.traces: got 5, expected 0 with a pretrained"),
+        (
+            ["--warm-start.traces=5", "--model.lora-rank=2"],
+            "--warm-start.traces: got 5, expected 0 with --model.lora-rank",
+        ),
         (["--model.lora-rank=-1"], "--model.lora-rank: got -1, expected an integer of at least 0"),
         (["--preset=tiny"], "--model.weights: got"),
     ],
