@@ -241,14 +241,14 @@ _SMALL = {
     "max_new_tokens": 24,
     "replay": {"batch": 8, "capacity": 1024},
     "learning": {"learning_rate": 3e-6, "microbatches": 4, "discount": 1.0},
-    "warm_start": {"traces": 0},
+    "warm_start": {"traces": 0, "batch": 8, "learning_rate": 1e-5, "max_updates": 100},
     "evaluation": {"every": 10, "episodes": 8, "final_episodes": 16},
 }
 _LARGE = {
     "max_new_tokens": 64,
     "replay": {"capacity": 4096},
     "learning": {"learning_rate": 1e-6, "microbatches": 16, "discount": 1.0},
-    "warm_start": {"traces": 0},
+    "warm_start": {"traces": 0, "batch": 8, "learning_rate": 1e-5, "max_updates": 100},
     "evaluation": {"final_episodes": 256},
 }
 _PRESETS: dict[str, dict[str, Any]] = {

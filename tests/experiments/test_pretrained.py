@@ -85,6 +85,16 @@ def test_adapters_are_trained_in_place_of_the_weights(folder, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_pretrained_policy_clones_traces_where_asked_to(folder, tmp_path):
+    traces = ("--warm-start.traces=6", "--warm-start.longest=3", "--warm-start.max-updates=2")
+    few = ("--warm-start.check-every=2", "--iterations=1")
+    path, printed = run_small(tmp_path / "run", *flags(folder, *traces, *few))
+    assert "cloning 6 solver traces of at most 3 moves" in printed
+    assert "warm start, sampled" in json.loads((path / "results.json").read_text())
+    assert history(path)[-1]["iteration"] == 1
+
+
+@pytest.mark.slow
 def test_sixteen_bit_parameters_and_moments_are_trained(folder, tmp_path):
     numbers = (
         "--model.param-dtype=bfloat16",
