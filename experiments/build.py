@@ -48,7 +48,7 @@ from freshper_jax.training import (
     make_update,
 )
 
-__all__ = ["Parts", "build", "init_run_state", "run_shardings", "settle_options"]
+__all__ = ["Parts", "build", "init_run_state", "row_width", "run_shardings", "settle_options"]
 
 Play = Callable[..., tuple[Trajectory, EpisodeStats]]
 
@@ -106,7 +106,7 @@ def settle_options(options: Options, task: Task, renderer: ChatRenderer) -> Opti
 
 def _settle_token_capacity(options: Options) -> Options:
     """Return the options with the tokens of packed storage filled in."""
-    settings, width = options.replay, _width(options)
+    settings, width = options.replay, row_width(options)
     least, reason = width, f"one trajectory of {width} tokens"
     if settings.strategy in ONCE_EACH:
         least = settings.batch * width
@@ -131,7 +131,7 @@ def build(options: Options, task: Task, language: Language) -> Parts:
       OptionsError: the mesh needs more devices than there are, or the buffer more memory.
     """
     mesh = _make_mesh(options)
-    slots = _width(options)
+    slots = row_width(options)
     renderer, model = language.renderer, language.model
     base = language.load(jax.random.key(0), mesh) if language.lora else None
     generator = make_generator(model)
@@ -299,7 +299,8 @@ def _make_mesh(options: Options) -> Mesh | None:
     return make_mesh(**sizes)
 
 
-def _width(options: Options) -> int:
+def row_width(options: Options) -> int:
+    """Return the tokens that a trajectory can hold, by settled options."""
     assert options.max_tokens is not None, "options are settled first"
     return options.max_tokens
 
@@ -324,7 +325,7 @@ def _make_buffer(options: Options) -> replay.ReplayBuffer:
     needed = replay.state_nbytes(jax.eval_shape(buffer.init, _example_row(options)))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if jax.default_backend() == "cpu" and needed > memory:
-        held = f"and {settings.token_capacity}" if packed else f"of {_width(options)}"
+        held = f"and {settings.token_capacity}" if packed else f"of {row_width(options)}"
         raise OptionsError(
             f"--replay.capacity: {settings.capacity} rows {held} tokens take "
             f"{needed / 2**30:.1f} GiB, expected less than the machine's {memory / 2**30:.1f} GiB"
@@ -367,7 +368,7 @@ def _make_prepare(
 
 def _example_row(options: Options) -> Trajectory:
     """Return one row of zeros in the shapes and dtypes that rollouts give."""
-    width = _width(options)
+    width = row_width(options)
     wide, number = np.zeros(width, np.float32), np.zeros((), np.int32)
     return Trajectory(
         tokens=np.zeros(width, np.int32),

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from envs.cache import cache_directory
-from experiments.build import Parts
+from experiments.build import Parts, row_width
 from experiments.options import Options, OptionsError
 from experiments.progress import Console
 from experiments.task import Task
@@ -122,16 +122,11 @@ def demonstrate(options: Options, task: Task, parts: Parts) -> Trajectory:
         shown.env,
         parts.renderer,
         shown.episodes,
-        max_tokens=_max_tokens(options),
+        max_tokens=row_width(options),
         max_new_tokens=options.max_new_tokens,
     )
     width = -(-int(trajectory.length.max()) // 32) * 32
     return jax.tree.map(lambda leaf: leaf[:, :width] if leaf.ndim == 2 else leaf, trajectory)
-
-
-def _max_tokens(options: Options) -> int:
-    assert options.max_tokens is not None, "options are settled first"
-    return options.max_tokens
 
 
 def _identity(options: Options, task: Task, parts: Parts) -> str:

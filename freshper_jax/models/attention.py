@@ -84,11 +84,7 @@ def _scores(queries: jax.Array, keys: jax.Array, visible: jax.Array) -> jax.Arra
 
 
 def _weights(queries: jax.Array, keys: jax.Array, visible: jax.Array) -> jax.Array:
-    """Softmax of `_scores` over the keys, float32 [B, K, M, S].
-
-    The library's softmax, undivided: XLA runs it as one kernel on CPU, in half the time of an
-    exponential whose sum divides the mixture in the end.
-    """
+    """Softmax of `_scores` over the keys, float32 [B, K, M, S]."""
     return jax.nn.softmax(_scores(queries, keys, visible), axis=-1)
 
 
