@@ -21,7 +21,7 @@ from envs.sokoban import (
     solve,
 )
 from envs.sokoban.prompts import STYLES
-from envs.sokoban.symmetry import symmetries
+from envs.symmetry import symmetries
 from experiments.options import Options, OptionsError
 from experiments.progress import Console
 from experiments.task import Demonstrations, Reference, Split, Task

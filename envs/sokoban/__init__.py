@@ -13,8 +13,8 @@ from envs.sokoban.render import (
 from envs.sokoban.rules import ACTIONS, NOOP, SYMBOLS, Boards, make_boards, step
 from envs.sokoban.single_env import SokobanEnv
 from envs.sokoban.solver import solve
-from envs.sokoban.symmetry import canonical_hashes
 from envs.sokoban.vector_env import SokobanVectorEnv, make_sokoban
+from envs.symmetry import canonical_hashes
 
 __all__ = [
     "ACTIONS",

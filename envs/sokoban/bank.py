@@ -18,7 +18,7 @@ import numpy as np
 from envs.cache import cache_directory
 from envs.sokoban.generation import Starts, carve_layouts, solvable_starts, start_cells
 from envs.sokoban.levels import LevelSet
-from envs.sokoban.symmetry import canonical_hashes
+from envs.symmetry import canonical_hashes
 
 SPLITS = ("train", "held_out")
 HELD_OUT_SHARE = 8  # one hash in so many belongs to the held-out split

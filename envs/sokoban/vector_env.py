@@ -23,7 +23,7 @@ from envs.sokoban.render import (
     render_text,
 )
 from envs.sokoban.rules import NOOP, STEP_REWARD
-from envs.sokoban.symmetry import scramble
+from envs.symmetry import scramble
 
 RENDER_MODES = ("ansi", "rgb_array")
 FORMAT_PENALTY = -0.15
