@@ -6,6 +6,11 @@ import numpy as np
 
 _BEYOND_ASCII = 128  # symbol k outside ASCII is the byte 128 + k until the page is text
 
+_SHIRT_RGB = (58, 104, 180)
+_FACE_RGB = (238, 190, 150)
+_POLE_RGB = (96, 72, 48)
+_FLAG_RGB = (206, 62, 62)
+
 
 def boards_to_text(cells: np.ndarray, symbols: str, *, spaced: bool = False) -> tuple[str, ...]:
     """Returns one string a board: rows of symbols, parted by newlines.
@@ -42,10 +47,10 @@ def boards_to_coordinates(cells: np.ndarray, symbols: str, *, left_out: int) -> 
         symbols: one character a code.
         left_out: the code that is not listed.
     """
-    words = coordinate_words(*cells.shape[1:], symbols)
+    count, height, width = cells.shape
+    words = coordinate_words(height, width, symbols)
     words[left_out] = ""
-    flat = cells.reshape(len(cells), -1)
-    rows = words[flat, np.arange(flat.shape[1])].tolist()
+    rows = words[cells.reshape(count, -1), np.arange(height * width)].tolist()
     return tuple("".join(row) for row in rows)
 
 
@@ -68,9 +73,31 @@ def boards_to_rgb(cells: np.ndarray, tiles: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(picture.reshape(count, height * size, width * size, 3))
 
 
+def pixel_centres(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns how far down and how far right each pixel of a tile is, in 0..1, [S, S] each."""
+    down, right = (np.mgrid[:size, :size] + 0.5) / size
+    return down, right
+
+
 def paint(picture: np.ndarray, mask: np.ndarray, colour: tuple[int, int, int]) -> np.ndarray:
     """Returns the picture [S, S, 3] with the masked pixels [S, S] in one colour."""
     return np.where(mask[:, :, None], np.array(colour, np.uint8), picture)
+
+
+def paint_player(picture: np.ndarray) -> np.ndarray:
+    """Returns the picture [S, S, 3] with a figure in a blue shirt standing on it."""
+    y, x = pixel_centres(len(picture))
+    head = np.hypot(x - 0.5, y - 0.32) < 0.17
+    body = (np.hypot((x - 0.5) / 0.3, (y - 0.9) / 0.42) < 1) & (y < 0.92)
+    return paint(paint(picture, body, _SHIRT_RGB), head, _FACE_RGB)
+
+
+def paint_flag(picture: np.ndarray) -> np.ndarray:
+    """Returns the picture [S, S, 3] with a red flag on a pole standing on it."""
+    y, x = pixel_centres(len(picture))
+    pole = (abs(x - 0.3) < 0.04) & (y > 0.12) & (y < 0.9)
+    flag = (x > 0.32) & (x < 0.86) & (abs(y - 0.3) < 0.18 * (0.9 - x) / 0.58)
+    return paint(paint(picture, flag, _FLAG_RGB), pole, _POLE_RGB)
 
 
 @functools.cache

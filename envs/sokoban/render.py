@@ -3,7 +3,14 @@
 import numpy as np
 
 from envs import boards
-from envs.boards import boards_to_coordinates, boards_to_rgb, boards_to_text, paint
+from envs.boards import (
+    boards_to_coordinates,
+    boards_to_rgb,
+    boards_to_text,
+    paint,
+    paint_player,
+    pixel_centres,
+)
 from envs.sokoban.rules import FLOOR, SYMBOLS
 
 _FLOOR_RGB = (222, 214, 200)
@@ -14,8 +21,6 @@ _WOOD_RGB = (178, 124, 62)
 _WOOD_EDGE_RGB = (112, 74, 34)
 _PLACED_RGB = (98, 160, 84)
 _PLACED_EDGE_RGB = (50, 98, 44)
-_SHIRT_RGB = (58, 104, 180)
-_FACE_RGB = (238, 190, 150)
 
 
 def render_text(cells: np.ndarray, *, spaced: bool = False) -> tuple[str, ...]:
@@ -58,7 +63,7 @@ def render_rgb(cells: np.ndarray, *, tile: int = 16) -> np.ndarray:
 
 def draw_tiles(size: int) -> np.ndarray:
     """Draws one tile a code: [7, size, size, 3] uint8."""
-    y, x = (np.mgrid[:size, :size] + 0.5) / size  # the centres of the pixels, in 0..1
+    y, x = pixel_centres(size)
     radius = np.hypot(x - 0.5, y - 0.5)
     floor = np.full((size, size, 3), _FLOOR_RGB, np.uint8)
 
@@ -75,9 +80,5 @@ def draw_tiles(size: int) -> np.ndarray:
     box = paint(paint(floor, inside < 0.42, _WOOD_RGB), frame, _WOOD_EDGE_RGB)
     placed = paint(paint(target, inside < 0.42, _PLACED_RGB), frame, _PLACED_EDGE_RGB)
 
-    head = np.hypot(x - 0.5, y - 0.32) < 0.17
-    body = (np.hypot((x - 0.5) / 0.3, (y - 0.9) / 0.42) < 1) & (y < 0.92)
-    player, player_on_target = (
-        paint(paint(ground, body, _SHIRT_RGB), head, _FACE_RGB) for ground in (floor, target)
-    )
+    player, player_on_target = paint_player(floor), paint_player(target)
     return np.stack([wall, floor, target, placed, box, player, player_on_target])
