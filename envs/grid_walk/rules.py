@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from envs.symmetry import scramble
+from envs.seeds import uniform
 
 PLAIN, HAZARD, GOAL = range(3)  # kinds of ground
 KINDS = 3
@@ -98,7 +98,7 @@ def step(
     """
     heading = np.where(active, actions, 0)
     if rules.success_rate < 1:
-        heading = heading + _slips(rules.success_rate, uniforms(walks.seed, walks.steps))
+        heading = heading + _slips(rules.success_rate, uniform(walks.seed, walks.steps))
     _, height, width = ground.shape
     ahead = neighbours(height, width, rules.actions)[walks.cell, heading % len(rules.actions)]
     kind = ground.reshape(len(ground), -1)[walks.map, ahead]
@@ -108,12 +108,6 @@ def step(
     rewards = np.where(active, np.array(rules.rewards, np.float32)[kind], np.float32(0))
     moved = replace(walks, cell=cell, steps=walks.steps + active)
     return moved, rewards, cell != walks.cell
-
-
-def uniforms(seeds: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Returns [B] float64 in [0, 1), each a function of a uint64 seed and of a count alone."""
-    bits = scramble(scramble(seeds) + counts.astype(np.uint64))
-    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 @functools.cache
