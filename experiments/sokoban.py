@@ -7,6 +7,7 @@ import hashlib
 import numpy as np
 
 from envs import Game, GameVectorEnv
+from envs.prompts import STYLES
 from envs.sokoban import (
     ACTIONS,
     PRESETS,
@@ -22,7 +23,6 @@ from envs.sokoban import (
     random_reference,
     solve,
 )
-from envs.sokoban.prompts import STYLES
 from envs.symmetry import symmetries
 from experiments.options import Options, OptionsError
 from experiments.progress import Console

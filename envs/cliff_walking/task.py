@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from envs.cliff_walking.tiles import draw_tiles
 from envs.grid_walk.bank import Scatter
-from envs.grid_walk.prompts import Wording
 from envs.grid_walk.rules import Rules
 from envs.grid_walk.task import Preset, WalkTask
+from envs.prompts import Wording
 
 ACTIONS = ("Up", "Right", "Down", "Left")
 SYMBOLS = "oCTxxx"  # ground, cliff, goal; the player on any of them

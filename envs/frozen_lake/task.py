@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from envs.frozen_lake.tiles import draw_tiles
 from envs.grid_walk.bank import Scatter
-from envs.grid_walk.prompts import Wording
 from envs.grid_walk.rules import Rules
 from envs.grid_walk.task import Preset, WalkTask
+from envs.prompts import Wording
 
 ACTIONS = ("Left", "Down", "Right", "Up")
 SYMBOLS = "_OGPX√"  # ice, hole, goal; the player on ice, in a hole, on the goal

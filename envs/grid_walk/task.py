@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from envs.grid_walk.bank import Scatter
-from envs.grid_walk.prompts import Wording
 from envs.grid_walk.rules import Rules
+from envs.prompts import Wording
 
 
 @dataclass(frozen=True)

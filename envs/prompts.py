@@ -1,16 +1,17 @@
-"""What the model is told of a walk: system prompt and observations, in four styles."""
+"""What the model is told of a game on a board: system prompt and observations, in four styles."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-SEPARATOR = "||"
+from envs.actions import SEPARATOR
+
 STYLES = ("minimal", "coordinates", "default", "reference")
 BARE = ("minimal", "coordinates")  # styles that show the state alone
 
 
 @dataclass(frozen=True)
 class Wording:
-    """What a task is called and says: `goal` in a few words, `rules` and `legend` in full."""
+    """What a task says of itself: `goal` in a few words, `rules` and `legend` in full."""
 
     goal: str
     rules: str
@@ -54,32 +55,37 @@ def observation_texts(
     """
     if style in BARE:
         return tuple(boards)
-    rows = zip(boards, turns, actions_left, strict=True)
+    rows = zip(boards, turns, actions_left, rewards, valid, strict=True)
     if style == "default":
+        warning = "Your last reply held no valid action.\n"
         form = f"<{tag}>action</{tag}>"
         if max_actions > 1:
             form = f"<{tag}>action {SEPARATOR} action</{tag}>"
         return tuple(
-            f"{'' if ok or turn == 1 else 'Your last reply held no valid action.' + chr(10)}"
+            f"{'' if ok or turn == 1 else warning}"
             f"Turn {turn}, {left} actions left:\n{board}\nReply with {form}."
-            for (board, turn, left), ok in zip(rows, valid, strict=True)
+            for board, turn, left, _, ok in rows
         )
     opening = "\n".join((wording.rules, wording.legend, _action_rule(wording, tag, max_actions)))
     return tuple(
-        f"{opening if turn == 1 else f'Reward:{chr(10)}{round(reward, 4):g}'}\n\n"
+        f"{opening if turn == 1 else _tell(reward)}\n\n"
         f"Turn {turn}:\nState:\n{board}\nYou have {left} actions left. "
         f"Your output must always be <{tag}> [your answer] </{tag}> and nothing else. "
         "Decide the next action:"
-        for (board, turn, left), reward in zip(rows, rewards, strict=True)
+        for board, turn, left, reward, _ in rows
     )
 
 
+def _tell(reward: float) -> str:
+    return f"Reward:\n{round(reward, 4):g}"
+
+
 def _action_rule(wording: Wording, tag: str, max_actions: int) -> str:
-    names, (first, second) = ", ".join(wording.actions), wording.actions[:2]
-    example = f"<{tag}>{first}</{tag}>"
+    names, one, another = ", ".join(wording.actions), wording.actions[-1], wording.actions[0]
+    example = f"<{tag}>{one}</{tag}>"
     if max_actions == 1:
         return f"Actions: {names}. Reply with one action in its tag, for example {example}."
-    several = f"<{tag}>{first} {SEPARATOR} {second}</{tag}>"
+    several = f"<{tag}>{one} {SEPARATOR} {another}</{tag}>"
     return (
         f"Actions: {names}. Reply with 1 to {max_actions} actions in one tag, "
         f"parted by {SEPARATOR}, for example {example} or {several}."
