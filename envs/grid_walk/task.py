@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from envs import checks
 from envs.grid_walk.bank import Scatter
 from envs.grid_walk.rules import Rules
 from envs.prompts import Wording
@@ -31,23 +32,50 @@ class Preset:
     format_penalty: float
 
     def __post_init__(self) -> None:
-        if self.horizon < 1:
-            raise ValueError(f"horizon must be at least 1, not {self.horizon}")
-        for field in ("invalid_reward", "format_penalty"):
-            if not math.isfinite(getattr(self, field)):
-                raise ValueError(f"{field} must be finite, not {getattr(self, field)}")
+        checks.positive("horizon", self.horizon)
+        checks.finite("invalid_reward", self.invalid_reward)
+        checks.finite("format_penalty", self.format_penalty)
 
-    def scaled(self, factor: float) -> "Preset":
-        """Returns the preset with all rewards and the penalty times a positive factor."""
-        if not 0 < factor < math.inf:
-            raise ValueError(f"reward_scale must be positive, not {factor}")
-        plain, hazard, goal = (factor * reward for reward in self.rules.rewards)
-        return replace(
-            self,
-            rules=replace(self.rules, rewards=(plain, hazard, goal)),
-            invalid_reward=factor * self.invalid_reward,
-            format_penalty=factor * self.format_penalty,
-        )
+
+def adapt(
+    preset: Preset,
+    *,
+    horizon: int | None = None,
+    success_rate: float | None = None,
+    min_path: int | None = None,
+    reward_scale: float = 1.0,
+) -> Preset:
+    """Returns a preset with some of its settings changed.
+
+    Args:
+        preset: what to change.
+        horizon: actions an episode may take.
+        success_rate: the probability of going where one means to.
+        min_path: the steps that a shortest way must take; for maps that are drawn.
+        reward_scale: what all rewards and the penalty are multiplied by.
+
+    Raises:
+        ValueError: a value is out of range, or `min_path` is given for a preset of one map.
+    """
+    if not 0 < reward_scale < math.inf:
+        raise ValueError(f"reward_scale must be positive, not {reward_scale}")
+    plain, hazard, goal = (reward_scale * reward for reward in preset.rules.rewards)
+    rules = replace(preset.rules, rewards=(plain, hazard, goal))
+    if success_rate is not None:
+        rules = replace(rules, success_rate=success_rate)
+    source = preset.source
+    if min_path is not None:
+        if not isinstance(source, Scatter):
+            raise ValueError(f"min_path: preset {preset.name!r} has one map, none are drawn")
+        source = replace(source, min_path=min_path)
+    return replace(
+        preset,
+        source=source,
+        rules=rules,
+        horizon=preset.horizon if horizon is None else horizon,
+        invalid_reward=reward_scale * preset.invalid_reward,
+        format_penalty=reward_scale * preset.format_penalty,
+    )
 
 
 @dataclass(frozen=True)
