@@ -99,15 +99,40 @@ def step(
     heading = np.where(active, actions, 0)
     if rules.success_rate < 1:
         heading = heading + _slips(rules.success_rate, uniform(walks.seed, walks.steps))
-    _, height, width = ground.shape
-    ahead = neighbours(height, width, rules.actions)[walks.cell, heading % len(rules.actions)]
-    kind = ground.reshape(len(ground), -1)[walks.map, ahead]
-    if not rules.hazard_ends:
-        ahead = np.where(kind == HAZARD, start[walks.map], ahead)
-    cell = np.where(active, ahead, walks.cell)
+    lands, kind = enter(rules, ground, start, walks.map, walks.cell, heading)
+    cell = np.where(active, lands, walks.cell)
     rewards = np.where(active, np.array(rules.rewards, np.float32)[kind], np.float32(0))
     moved = replace(walks, cell=cell, steps=walks.steps + active)
     return moved, rewards, cell != walks.cell
+
+
+def enter(
+    rules: Rules,
+    ground: np.ndarray,
+    start: np.ndarray,
+    maps: np.ndarray,
+    cells: np.ndarray,
+    headings: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Goes one cell on, whatever ground one stands on.
+
+    Args:
+        rules, ground, start: as for `step`.
+        maps: places of the maps.
+        cells: where one stands.
+        headings: which way one goes, places in `rules.actions`, counted round and round.
+
+    Returns:
+        The cells where one then stands, and the kinds of ground that were entered; arrays of
+        the shape of the last three arguments, broadcast.
+    """
+    _, height, width = ground.shape
+    ways = neighbours(height, width, rules.actions)
+    ahead = ways[cells, headings % len(rules.actions)]
+    kind = ground.reshape(len(ground), -1)[maps, ahead]
+    if rules.hazard_ends:
+        return ahead, kind
+    return np.where(kind == HAZARD, start[maps], ahead), kind
 
 
 @functools.cache

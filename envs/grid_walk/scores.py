@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from envs.grid_walk.maps import MapSet
-from envs.grid_walk.rules import GOAL, HAZARD, Rules, Walks, neighbours, step
+from envs.grid_walk.rules import GOAL, Rules, Walks, enter, step
 from envs.reference_score import ReferenceScore
 
 # What settles ties, far below any reward and far above rounding.
@@ -74,15 +74,11 @@ def _backward(
     rules: Rules, maps: MapSet, horizon: int, play: Play
 ) -> Iterator[tuple[_Values, np.ndarray]]:
     """Yields, for 1 to `horizon` steps left, values and best actions, [N, H * W] each."""
-    count, height, width = maps.ground.shape
-    ground = maps.ground.reshape(count, -1)
-    rows = np.arange(count)[:, None]
+    ground = maps.ground.reshape(len(maps), -1)
+    rows, cells = np.indices(ground.shape, sparse=True)
     ways = []  # of each direction: where it leads, what it pays, whether one walks on
-    for ahead in neighbours(height, width, rules.actions).T:
-        kind = ground[:, ahead]
-        lands = np.broadcast_to(ahead, kind.shape)
-        if not rules.hazard_ends:
-            lands = np.where(kind == HAZARD, maps.start[:, None], lands)
+    for heading in range(len(rules.actions)):
+        lands, kind = enter(rules, maps.ground, maps.start, rows, cells, np.asarray(heading))
         ways.append((lands, np.array(rules.rewards)[kind], ~rules.ends[kind], kind == GOAL))
 
     def expect(outcomes: list[np.ndarray]) -> np.ndarray:
