@@ -50,7 +50,7 @@ def boards_to_coordinates(cells: np.ndarray, symbols: str, *, left_out: int) -> 
     count, height, width = cells.shape
     words = coordinate_words(height, width, symbols)
     words[left_out] = ""
-    rows = words[cells.reshape(count, -1), np.arange(height * width)].tolist()
+    rows = words[cells.reshape(count, height * width), np.arange(height * width)].tolist()
     return tuple("".join(row) for row in rows)
 
 

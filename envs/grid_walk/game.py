@@ -1,5 +1,6 @@
 """Walks as games, and their environments."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from envs import checks, prompts
 from envs.actions import TAGS, play_moves, read_moves
 from envs.boards import boards_to_coordinates, boards_to_rgb, boards_to_text, coordinate_words
 from envs.game import Counters, Game, Turn
-from envs.grid_walk.bank import build_bank
+from envs.grid_walk.bank import Bank, Scatter, build_bank
 from envs.grid_walk.maps import MapSet, show_player
 from envs.grid_walk.rules import GOAL, PLAIN, Walks, step
 from envs.grid_walk.task import Preset, WalkTask, adapt
@@ -188,9 +189,7 @@ def load_game(
         min_path=min_path,
         reward_scale=reward_scale,
     )
-    return make_game(
-        task, build_bank(preset.source, seed=bank_seed).split(split), preset, **options
-    )
+    return make_game(task, _bank(preset.source, bank_seed).split(split), preset, **options)
 
 
 def make_single(
@@ -217,6 +216,11 @@ def make_single(
         prompt = "minimal" if action_mode == "discrete" else "default"
     game = load_game(task, preset, prompt=prompt, **options)
     return GameEnv(game, action_mode=action_mode, render_mode=render_mode)
+
+
+@functools.lru_cache(maxsize=8)
+def _bank(source: Scatter | tuple[str, ...], seed: int) -> Bank:
+    return build_bank(source, seed=seed)
 
 
 def _observation_space(task: WalkTask, maps: MapSet, prompt: str, spaced: bool) -> spaces.Text:
