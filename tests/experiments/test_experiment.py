@@ -59,7 +59,7 @@ def test_presets_come_after_what_all_share_and_arms_after_both():
 def test_values_of_a_tasks_own_flags_are_checked(capsys):
     options = parse_options(LAKE, [])
     bad = dataclasses.replace(options, env=LakeOptions(kind="huge"))
-    with pytest.raises(OptionsError, match="--env.kind: got huge, expected one of small, large"):
+    with pytest.raises(OptionsError, match=r"--env\.kind: got huge, expected one of small, large"):
         check_options(bad)
     with pytest.raises(SystemExit):
         parse_options(LAKE, ["--env.depth=3"])
