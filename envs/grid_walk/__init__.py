@@ -2,7 +2,7 @@
 
 from envs.grid_walk.bank import Bank, Scatter, build_bank
 from envs.grid_walk.game import WalkState, load_game, make_game, make_single
-from envs.grid_walk.maps import MapSet, distances, make_map_set, read_map, show_player
+from envs.grid_walk.maps import MapSet, distances, make_map_set, read_map, show_player, turn_maps
 from envs.grid_walk.rules import GOAL, HAZARD, PLAIN, Rules, Walks, step
 from envs.grid_walk.scores import plan_walks, reference_score
 from envs.grid_walk.task import Preset, WalkTask, adapt
@@ -31,4 +31,5 @@ __all__ = [
     "reference_score",
     "show_player",
     "step",
+    "turn_maps",
 ]

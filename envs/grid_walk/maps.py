@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from envs.grid_walk.rules import GOAL, HAZARD, KINDS, PLAIN, PLAYER
-from envs.symmetry import canonical_hashes
+from envs.symmetry import canonical_hashes, symmetries
 
 UNREACHABLE = -1
 
@@ -87,6 +87,16 @@ def read_map(rows: Sequence[str]) -> tuple[np.ndarray, int]:
         )
     kinds = np.array([_LETTERS[letter] for letter in text], np.uint8)
     return kinds.reshape(len(rows), -1), text.index("S")
+
+
+def turn_maps(maps: MapSet) -> MapSet:
+    """Returns the maps with those of their rotations and reflections that are of the same size."""
+    boards = [
+        turned for turned in symmetries(maps.cells) if turned.shape[1:] == maps.ground.shape[1:]
+    ]
+    cells = np.concatenate(boards)
+    flat = cells.reshape(len(cells), -1)
+    return make_map_set(cells % PLAYER, (flat >= PLAYER).argmax(axis=1))
 
 
 def show_player(ground: np.ndarray, cell: np.ndarray) -> np.ndarray:

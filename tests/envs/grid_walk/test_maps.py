@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from envs.grid_walk import distances, make_map_set, read_map, show_player
+from envs.grid_walk import distances, make_map_set, read_map, show_player, turn_maps
 from tests.envs.grid_walk.dynamics import letters, search
 
 HAZARDS = hypothesis.extra.numpy.arrays(
@@ -56,6 +56,18 @@ def test_equal_maps_turned_share_a_hash():
     assert len(set(hashes.tolist())) == 1
     elsewhere = make_map_set(ground[None], np.array([3])).hashes
     assert elsewhere[0] != hashes[0]
+
+
+def test_turned_maps_are_as_long_to_walk():
+    square = make_map_set(np.array([[[0, 1, 2], [0, 0, 0], [1, 0, 0]]]), np.array([0]))
+    oblong = make_map_set(np.array([[[0, 1, 2], [0, 0, 0]]]), np.array([0]))
+    for maps, count in ((square, 8), (oblong, 4)):
+        turned = turn_maps(maps)
+        assert len(turned) == count
+        assert len({cells.tobytes() for cells in turned.cells}) == count
+        assert set(turned.shortest.tolist()) == {4}
+        assert set(turned.hashes.tolist()) == set(maps.hashes.tolist())
+        assert turned.cells[0].tolist() == maps.cells[0].tolist()
 
 
 @pytest.mark.parametrize(
