@@ -35,6 +35,8 @@ __all__ = ["WalkOptions", "make_walk_task"]
 _TINY_STYLE, _STYLE = "coordinates", "default"
 _MEASURED = 32  # maps, those with the most on them, on which the length of an episode is found
 _ENDLESS = 2**31 - 1  # episodes of a preset of one map, told apart by their seeds
+# Where the seeds of what is cloned and checked begin, apart from the held-out ones, from 0 on.
+_CLONED, _CHECKED = 2**40, 2**41
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,14 +100,15 @@ def make_walk_task(name: str, walk: WalkTask, options: Options[WalkOptions], _: 
             )
         maps = train.take(short)
         maps = maps.take(np.zeros(count, int)) if alone else turn_maps(maps)
-        seeds = np.arange(len(maps), dtype=np.uint64)
+        seeds = np.arange(_CLONED, _CLONED + len(maps), dtype=np.uint64)
         plans = plan_walks(preset.rules, maps, seeds, preset.horizon)
         env = GameVectorEnv(game(maps), rows)
         replies = [[env.game.action_replies[action] for action in plan] for plan in plans]
         return Demonstrations(env, _numbered(seeds, len(maps)), replies)
 
     def check_episodes(count: int) -> Episodes:
-        return _numbered(_ENDLESS - np.arange(count), max(len(train) // 2, 1), last=len(train) - 1)
+        seeds = np.arange(_CHECKED, _CHECKED + count)
+        return _numbered(seeds, max(len(train) // 2, 1), last=len(train) - 1)
 
     def make_env(split: Split, rows: int, renderer: ChatRenderer) -> GameVectorEnv:
         del renderer  # a map is as long as it is
