@@ -34,7 +34,7 @@ __all__ = ["WalkOptions", "make_walk_task"]
 # A tiny policy reads a list of things and places, shorter than the drawn map.
 _TINY_STYLE, _STYLE = "coordinates", "default"
 _MEASURED = 32  # maps, those with the most on them, on which the length of an episode is found
-_ENDLESS = 2**31 - 1  # episodes of a preset of one map, told apart by their seeds
+_ENDLESS = 2**31 - 1  # episodes on one map, or on slippery ones, are told apart by their seeds
 # Where the seeds of what is cloned and checked begin, apart from the held-out ones, from 0 on.
 _CLONED, _CHECKED = 2**40, 2**41
 
@@ -144,7 +144,7 @@ def make_walk_task(name: str, walk: WalkTask, options: Options[WalkOptions], _: 
         name=f"{name}-{options.task}",
         identity=_digest(preset, style, train, held_out),
         max_tokens=max_tokens,
-        held_out_count=_ENDLESS if alone else len(held_out),
+        held_out_count=_ENDLESS if alone or preset.rules.success_rate < 1 else len(held_out),
         make_env=make_env,
         words=_words(walk, train, game(train).system_prompt),
         train_episodes=train_episodes,
