@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -28,12 +29,15 @@ from experiments.run_directory import has_checkpoints
 from experiments.runner import parse_options
 from experiments.studies import Variants, arms, study
 
-__all__ = ["CompareOptions", "Job", "compare", "main", "make_jobs"]
+__all__ = ["CompareOptions", "Job", "compare", "main", "make_jobs", "parse_command"]
 
 
 @dataclasses.dataclass(frozen=True)
 class CompareOptions:
-    """Run several arms over several seeds and write a report."""
+    """Run several arms over several seeds and write a report.
+
+    Flags after a lone -- are given to every run: -- --iterations 200.
+    """
 
     task: str = "sokoban"
     """Name of an experiment: sokoban, frozen_lake..."""
@@ -45,8 +49,7 @@ class CompareOptions:
     seeds: int = 5
     """Runs an arm."""
     first_seed: int = 0
-    flags: str = ""
-    """Flags that every run is given, in one string: --flags "--iterations 200"."""
+    flags: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
     jobs: int | None = None
     """Runs at a time; by default one for every core, each held to a core of its own."""
     out: Path | None = None
@@ -109,7 +112,7 @@ def make_jobs(
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         for name, flags in variants.items():
             folder = out / name.replace(" ", "-").replace(",", "") / f"seed{seed}"
-            told = (*shlex.split(options.flags), *flags, "--seed", str(seed), "--out", str(folder))
+            told = (*options.flags, *flags, "--seed", str(seed), "--out", str(folder))
             parse_options(experiment, told)  # what cannot work is told before anything runs
             command = (sys.executable, "-m", f"experiments.{options.task}", *told)
             jobs.append(Job(name, seed, folder, command))
@@ -208,14 +211,22 @@ def _command(options: CompareOptions) -> str:
     if options.first_seed:
         words += ["--first-seed", str(options.first_seed)]
     if options.flags:
-        words += ["--flags", options.flags]
+        words += ["--", *options.flags]
     return shlex.join(words)
+
+
+def parse_command(arguments: Sequence[str]) -> CompareOptions:
+    """Return the options of a command line; what follows a lone `--` are flags of every run."""
+    words = list(arguments)
+    ours = words.index("--") if "--" in words else len(words)
+    options = tyro.cli(CompareOptions, prog="python -m experiments.compare", args=words[:ours])
+    return dataclasses.replace(options, flags=tuple(words[ours + 1 :]))
 
 
 def main() -> None:
     """Compare what the command line names."""
     try:
-        compare(tyro.cli(CompareOptions, prog="python -m experiments.compare"))
+        compare(parse_command(sys.argv[1:]))
     except OptionsError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

@@ -6,9 +6,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-import tyro
 
-from experiments.compare import CompareOptions, make_jobs
+from experiments.compare import make_jobs, parse_command
 from experiments.runner import parse_options
 from experiments.studies import arms, study
 
@@ -35,7 +34,7 @@ def check_experiment(module, flags):
     if module != "experiments.compare":
         parse_options(importlib.import_module(module).EXPERIMENT, flags)
         return
-    options = tyro.cli(CompareOptions, args=flags)
+    options = parse_command(flags)
     experiment = importlib.import_module(f"experiments.{options.task}").EXPERIMENT
     variants = study(options.study) if options.study else arms(options.arms)
     assert make_jobs(options, experiment, variants, Path("out"))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import rich.console
 
-from experiments.compare import CompareOptions, compare, make_jobs
+from experiments.compare import CompareOptions, compare, make_jobs, parse_command
 from experiments.comparison import area_under_curve, read_runs, write_report
 from experiments.drift_profile import CENTRES, DriftProfile, drift_profile, growth
 from experiments.options import OptionsError
@@ -96,7 +96,7 @@ def test_too_little_drift_has_no_law():
 
 
 def test_jobs_are_every_variant_with_every_seed(tmp_path):
-    options = CompareOptions(seeds=2, first_seed=5, flags="--iterations 3")
+    options = CompareOptions(seeds=2, first_seed=5, flags=("--iterations", "3"))
     jobs = make_jobs(options, EXPERIMENT, arms("per, fifo"), tmp_path)
     assert [(job.variant, job.seed) for job in jobs] == [
         ("per", 5),
@@ -125,7 +125,7 @@ def test_every_study_can_be_run(name, tmp_path):
         ({"study": "all"}, "--study: got 'all', expected one of arms, tau"),
         ({"seeds": 0}, "--seeds: got 0"),
         ({"jobs": 0}, "--jobs: got 0"),
-        ({"flags": "--iterations 0"}, "--iterations: got 0"),
+        ({"flags": ("--iterations", "0")}, "--iterations: got 0"),
         ({"report_only": True}, "--out: there is no finished run"),
     ],
 )
@@ -135,13 +135,19 @@ def test_what_cannot_work_is_told_before_anything_runs(options, message, tmp_pat
     assert message in str(raised.value)
 
 
+def test_flags_of_every_run_follow_a_lone_dash():
+    options = parse_command(["--task", "sokoban", "--seeds", "2", "--", "--iterations", "3"])
+    assert (options.seeds, options.flags) == (2, ("--iterations", "3"))
+    assert parse_command([]).flags == ()
+
+
 @pytest.mark.slow
 def test_a_comparison_resumes_run_by_run(tmp_path, monkeypatch):
     monkeypatch.setenv("FRESHPER_CACHE", str(tmp_path / "cache"))
     flags = [flag for flag in FLAGS if not flag.startswith(("--iterations", "--evaluation.every"))]
     flags += ["--iterations=1", "--evaluation.every=1"]
     options = CompareOptions(
-        arms="on_policy,freshper", seeds=1, flags=" ".join(flags), out=tmp_path / "out"
+        arms="on_policy,freshper", seeds=1, flags=tuple(flags), out=tmp_path / "out"
     )
 
     def run():
