@@ -5,12 +5,13 @@ Importing this package registers the environments with gymnasium.
 
 from gymnasium.envs.registration import register
 
+from envs.failures import TaskError
 from envs.game import Counters, Game, Turn
 from envs.protocol import TextVectorEnv
 from envs.single_env import GameEnv
 from envs.vector_env import GameVectorEnv
 
-__all__ = ["Counters", "Game", "GameEnv", "GameVectorEnv", "TextVectorEnv", "Turn"]
+__all__ = ["Counters", "Game", "GameEnv", "GameVectorEnv", "TaskError", "TextVectorEnv", "Turn"]
 
 _IDS = {
     "SokobanSimple": ("sokoban", "simple"),
