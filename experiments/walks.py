@@ -25,7 +25,6 @@ from envs.grid_walk import (
 )
 from envs.prompts import STYLES
 from experiments.options import Options, OptionsError
-from experiments.progress import Console
 from experiments.task import Demonstrations, Reference, Split, Task
 from freshper_jax.rollout import ChatRenderer, Episodes
 
@@ -47,13 +46,15 @@ class WalkOptions:
     """Actions an episode may take."""
     success_rate: float | None = None
     """Probability that a step goes where it is meant to go; 1 on firm ground."""
+    plain: float | None = None
+    """Probability that a cell is no hole or cliff, where maps are drawn."""
     min_path: int | None = None
     """Steps that a shortest way must take, where maps are drawn."""
     reward_scale: float = 1.0
     """What all rewards and the format penalty are multiplied by."""
 
 
-def make_walk_task(name: str, walk: WalkTask, options: Options[WalkOptions], _: Console) -> Task:
+def make_walk_task(name: str, walk: WalkTask, options: Options[WalkOptions]) -> Task:
     """Make the task of a preset.
 
     Args:
