@@ -93,7 +93,7 @@ def make_walk_task(name: str, walk: WalkTask, options: Options[WalkOptions]) -> 
         return _numbered(np.arange(count), len(held_out))
 
     def demonstrations(count: int, longest: int, rows: int) -> Demonstrations:
-        short = np.flatnonzero(train.shortest <= longest)[:count]
+        short = np.flatnonzero(alone | (train.shortest <= longest))[:count]
         if not len(short):
             raise OptionsError(
                 f"--warm-start.longest: got {longest}, expected at least {train.shortest.min()}, "
