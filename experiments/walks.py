@@ -46,6 +46,8 @@ class WalkOptions:
     """Actions an episode may take."""
     success_rate: float | None = None
     """Probability that a step goes where it is meant to go; 1 on firm ground."""
+    hazard_reward: float | None = None
+    """Reward of a step into a hole or onto a cliff."""
     plain: float | None = None
     """Probability that a cell is no hole or cliff, where maps are drawn."""
     min_path: int | None = None
