@@ -19,3 +19,16 @@ for _name, _preset in (("Simple", "simple"), ("Hard", "hard"), ("Long", "long"))
         vector_entry_point="envs.sokoban:make_sokoban",
         kwargs={"preset": _preset},
     )
+
+for _name, _task in (
+    ("Arithmetic", "arithmetic"),
+    ("GSM8K", "gsm8k"),
+    ("Competition", "offline"),
+    ("AIME", "aime"),
+):
+    register(
+        id=f"FreshPER/{_name}-v0",
+        entry_point="envs.math_problems:make_single_math",
+        vector_entry_point="envs.math_problems:make_math",
+        kwargs={"task": _task},
+    )
