@@ -29,7 +29,7 @@ _LARGEST_AIME = 999
 _UNRELIABLE = re.compile(
     r"\\(?:[lcvd]?dots|sum|prod|int|forall|exists|binom)(?![A-Za-z])|\.\.\.|!|\\mathrm"
 )
-_PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{5,}")
+_PROSE = re.compile(r"(?<![\\A-Za-z])(?!(?:sin|cos|tan|log|exp|sqrt)(?![a-z]))[A-Za-z]{3,}")
 _SENTENCE_END = re.compile(r"[.,;:!?](?=\s|$)")
 _LONGEST_VERIFIED = 300
 
@@ -153,22 +153,27 @@ def compare(gold: str, reply: str) -> tuple[Verdict, str]:
 def find_answer(reply: str) -> tuple[str | None, Form | TooLarge | None]:
     r"""Returns the answer that a reply gives and its form, if it has one.
 
-    A box, `####` or `<answer>` is taken whatever it holds. Without these, the first that can
-    be read of: the line after `answer is`, the reply itself, the last formula between dollars,
-    the last number.
+    A box, `####` or `<answer>` is taken whatever it holds; without these, what follows
+    `answer is`, else the reply itself, if it is mathematics; else the last formula between
+    dollars or the last number, whichever stands later.
     """
     for find in (extract.last_boxed, extract.after_hashes, extract.last_tagged):
         marked = find(reply)
         if marked is not None:
             return marked, _form(marked)
-    stated, formula = extract.last_stated(reply), extract.last_formula(reply)
-    whole = reply.strip() if len(reply) <= MAX_ANSWER and "\n" not in reply.strip() else None
-    cut = _SENTENCE_END.split(stated, 1)[0] if stated else None
-    for answer in (stated, cut, whole, formula, extract.last_number(reply)):
+    whole, stated = reply.strip(), extract.last_stated(reply)
+    cut = _SENTENCE_END.split(stated, maxsplit=1)[0] if stated else None
+    for answer in (stated, cut, whole):
         form = _form(answer) if answer else None
         if form is not None:
             return answer, form
-    return next((a for a in (formula, cut, whole) if a), None), None
+        if answer and len(answer) <= _LONGEST_VERIFIED and not _PROSE.search(answer):
+            return answer, None
+    # Whichever stands last; a number inside of a formula is part of it.
+    formula, number = extract.last_formula(reply), extract.last_number(reply)
+    if formula and not (number and number in reply[reply.rfind(formula) + len(formula) :]):
+        return formula, _form(formula)
+    return number, _form(number) if number else None
 
 
 def _each(check) -> Checker:

@@ -18,7 +18,7 @@ MAX_FACTORIAL = 3000
 _MAX_RADICAND = 10**12
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+(?![\d.]))?)"
+    r"\s*(?:(?P<number>(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+(?![\d.]))?)"
     r"|(?P<name>\\[dt]?frac|\\sqrt|√|sqrt|\\pi|pi|π|\\infty)(?![A-Za-z])"
     r"|(?P<times>\\cdot|\\times)(?![A-Za-z])"
     r"|(?P<sign>[-+*/^!(){}\[\]]))"

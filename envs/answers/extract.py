@@ -93,7 +93,7 @@ def last_number(reply: str) -> str | None:
     if not re.fullmatch(r"\d+|\d{1,3}(?:,\d{3})+", text.split(".")[0]):
         return text.rsplit(",", 1)[-1]  # numbers of a list
     before = reply[max(place.start() - 3, 0) : place.start()].replace("$", "").rstrip("*")
-    minus = before.endswith(("-", "−")) and not before[:-1].strip()[-1:].isalnum()
+    minus = before.endswith(("-", "−")) and not before[-2:-1].isalnum()
     return f"-{text}" if minus else text
 
 

@@ -71,7 +71,7 @@ _SYNONYMS = (
     (re.compile(r"\\frac\s*(\d)\s*(\d)"), r"\\frac{\1}{\2}"),
     (re.compile(r"\\frac\s*(\d)\s*\{"), r"\\frac{\1}{"),
 )
-_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?![\d,])")
+_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,\d{3})+(?![\d,])|(?: \d{3})+(?![\d,/]))")
 _MIXED = (
     re.compile(r"(?<![\w.}^])(\d+)\s*(\\frac\s*\{\s*\d+\s*\}\s*\{\s*\d+\s*\})"),
     re.compile(r"(?<![\w./^])(\d+)\s+(\d+\s*/\s*\d+)(?![\d.])"),
