@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from envs.math_problems.arithmetic import LEVELS
-from experiments.math_problems import MathOptions, make_math_task
+from experiments.experiment import Experiment
+from experiments.math_problems import PRETRAINED, MathOptions, make_math_task
 from experiments.options import Options
 from experiments.progress import Console
 from experiments.task import Task
 
-__all__ = ["make_task"]
+__all__ = ["EXPERIMENT", "main", "make_task"]
 
 TASKS = ("arithmetic", *LEVELS, "gsm8k")
 
@@ -19,4 +20,32 @@ def make_task(options: Options, console: Console) -> Task:
     Raises:
       OptionsError: an option is unknown, or the data cannot be read.
     """
-    return make_math_task("gsm8k", TASKS, options, getattr(options, "env", MathOptions()), console)
+    return make_math_task("gsm8k", TASKS, options, console)
+
+
+EXPERIMENT = Experiment(
+    "gsm8k",
+    make_task,
+    env=MathOptions,
+    defaults={
+        "all": {"task": "arithmetic"},
+        "tiny": {
+            "iterations": 300,
+            "max_new_tokens": 28,
+            "warm_start": {"traces": 20_000},
+            "evaluation": {"final_episodes": 512},
+        },
+        "pretrained": PRETRAINED,
+    },
+)
+
+
+def main() -> None:
+    """Run the experiment that the command line describes."""
+    from experiments.runner import run_from_command_line
+
+    run_from_command_line(EXPERIMENT)
+
+
+if __name__ == "__main__":
+    main()

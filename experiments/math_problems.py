@@ -23,13 +23,16 @@ from envs.math_problems import (
     optimal_reference,
     random_reference,
 )
-from envs.math_problems.prompts import STYLES, feedback
+from envs.math_problems.prompts import STYLES, feedback, system_prompt
 from experiments.options import Options, OptionsError
 from experiments.progress import Console
 from experiments.task import Demonstrations, Reference, Split, Task
 from freshper_jax.rollout import ChatRenderer, Episodes
 
-__all__ = ["MathOptions", "make_math_task", "pieces"]
+__all__ = ["PRETRAINED", "MathOptions", "make_math_task", "pieces"]
+
+# A pretrained model reasons in words before it answers.
+PRETRAINED = {"max_tokens": None, "max_new_tokens": 256}
 
 _TINY_STYLE, _STYLE = "minimal", "default"
 _MEASURED = 64  # problems, those with the longest questions, on which an episode is measured
@@ -54,7 +57,7 @@ class MathOptions:
 
 
 def make_math_task(
-    name: str, tasks: tuple[str, ...], options: Options, settings: MathOptions, console: Console
+    name: str, tasks: tuple[str, ...], options: Options[MathOptions], console: Console
 ) -> Task:
     """Make the task of problems made offline or read from data.
 
@@ -62,12 +65,12 @@ def make_math_task(
       name: of the experiment.
       tasks: the names that it takes, of `envs.math_problems.TASKS`.
       options: of the run.
-      settings: of the problems.
       console: told what was left out.
 
     Raises:
       OptionsError: an option is unknown, or the data cannot be read.
     """
+    settings = options.env
     if options.task not in tasks:
         raise OptionsError(f"--task: got {options.task!r}, expected one of {', '.join(tasks)}")
     style = options.prompt or (_TINY_STYLE if options.preset == "tiny" else _STYLE)
@@ -86,6 +89,8 @@ def make_math_task(
     pool = MathVerifyPool() if checker_name == "math" else None
     checker = make_checker(checker_name, pool=pool)
 
+    checked = -(-len(train) // 8)  # training problems whose solutions are not shown
+
     def env_of(part: ProblemSet, rows: int) -> GameVectorEnv:
         game = make_game(
             part,
@@ -97,7 +102,8 @@ def make_math_task(
         )
         return GameVectorEnv(game, rows)
 
-    def make_env(split: Split, rows: int) -> GameVectorEnv:
+    def make_env(split: Split, rows: int, renderer: ChatRenderer) -> GameVectorEnv:
+        del renderer  # questions are as long as they are
         return env_of(problems.split(split), rows)
 
     def play(indices: np.ndarray) -> Episodes:
@@ -111,7 +117,7 @@ def make_math_task(
         del longest  # a solution is one turn
         shown = [
             index
-            for index, solution in enumerate(train.solutions)
+            for index, solution in enumerate(train.solutions[: len(train) - checked])
             if solution and len(pieces(solution)) < options.max_new_tokens
         ][:count]
         if not shown:
@@ -124,15 +130,13 @@ def make_math_task(
         return Demonstrations(env_of(part, rows), play(np.arange(len(part))), replies)
 
     def check_episodes(count: int) -> Episodes:
-        return play(len(train) - 1 - np.arange(count) % max(len(train) // 2, 1))
+        return play(len(train) - 1 - np.arange(count) % checked)
 
     def max_tokens(reply_tokens: int, renderer: ChatRenderer) -> int:
-        env = make_env("train", 1)
         questions = sorted(train.questions + held_out.questions, key=len)[-_MEASURED:]
         longest = ProblemSet(tuple(questions), ("0",) * len(questions), ("",) * len(questions))
-        shown, _ = env_of(longest, len(questions)).reset(
-            options={"start_indices": np.arange(len(questions))}
-        )
+        env = env_of(longest, len(questions))
+        shown, _ = env.reset(options={"start_indices": np.arange(len(questions))})
         opening = max(map(len, renderer.open(env.system_prompt, shown)))
         texts = [feedback(style, known.form, verdict) for verdict in range(5)]
         turn = max(map(len, renderer.follow(texts, [False] * len(texts))))
@@ -156,13 +160,14 @@ def make_math_task(
         max_tokens=max_tokens,
         held_out_count=len(held_out),
         make_env=make_env,
-        words=_words(problems, make_env("train", 1).system_prompt, style, known.form),
+        words=_words(problems, system_prompt(style, known.form), style, known.form),
         train_episodes=train_episodes,
         held_out_episodes=lambda count: play(np.arange(count)),
         demonstrations=demonstrations,
         check_episodes=check_episodes,
         references=references,
         stop_strings=TURN_MARKERS,
+        metrics=("no_answer", "unreadable", *(["undecided"] if pool else [])),
     )
 
 
@@ -181,9 +186,9 @@ def _load(task: str, settings: MathOptions) -> Problems:
         raise OptionsError(f"--env.data: {error}") from error
 
 
-def _words(problems: Problems, system_prompt: str, style: str, form: str) -> tuple[str, ...]:
+def _words(problems: Problems, opening: str, style: str, form: str) -> tuple[str, ...]:
     """Return the words of a tiny policy's tokenizer; fixed texts are one word each."""
-    fixed = dict.fromkeys([system_prompt, *(feedback(style, form, v) for v in range(5))])
+    fixed = dict.fromkeys([opening, *(feedback(style, form, v) for v in range(5))])
 
     def texts() -> Iterable[str]:
         for part in (problems.train, problems.held_out):

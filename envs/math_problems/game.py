@@ -47,7 +47,8 @@ def make_game(
     `max_attempts` tries; after a wrong one the model is told so. A reply without an answer is
     invalid and costs the format penalty.
 
-    Beside those of every game, an info `verdict` [B] int8 tells the `Verdict` on the last try.
+    Infos beside those of every game, each [B], on the last try: `verdict` int8, a `Verdict` or
+    -1 before the first; `no_answer`, `unreadable`, `undecided` bool, which of these it was.
 
     Args:
         problems: the problems, the game's starts.
@@ -116,7 +117,7 @@ def make_game(
         show=show,
         terminated=_solved,
         success=_solved,
-        infos=lambda state: {"verdict": state.verdict.copy()},
+        infos=_infos,
         format_penalty=checks.finite("format_penalty", format_penalty),
     )
 
@@ -126,6 +127,14 @@ def try_reward(reward: str, earlier: np.ndarray) -> np.ndarray:
     if reward == "success":
         return np.ones(len(earlier), np.float32)
     return np.ldexp(np.float32(1), -earlier)
+
+
+def _infos(state: MathState) -> dict[str, np.ndarray]:
+    kinds = (Verdict.NO_ANSWER, Verdict.UNREADABLE, Verdict.UNDECIDED)
+    return {
+        "verdict": state.verdict.copy(),
+        **{kind.name.lower(): state.verdict == kind for kind in kinds},
+    }
 
 
 def _solved(state: MathState) -> np.ndarray:
