@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
 
-from envs import GameVectorEnv
+from envs import Game
 from envs.answers import MathVerifyPool, make_checker
 from envs.answers.extract import TURN_MARKERS
 from envs.math_problems import (
     TASKS,
     DataError,
+    MathState,
     Problems,
     ProblemSet,
     constant_reference,
@@ -23,11 +23,11 @@ from envs.math_problems import (
     optimal_reference,
     random_reference,
 )
-from envs.math_problems.prompts import STYLES, feedback, system_prompt
+from envs.math_problems.prompts import STYLES, feedback
+from experiments.game_task import make_game_task
 from experiments.options import Options, OptionsError
 from experiments.progress import Console
-from experiments.task import Demonstrations, Reference, Split, Task
-from freshper_jax.rollout import ChatRenderer, Episodes
+from experiments.task import Reference, Task
 
 __all__ = ["PRETRAINED", "MathOptions", "make_math_task", "pieces"]
 
@@ -89,10 +89,8 @@ def make_math_task(
     pool = MathVerifyPool() if checker_name == "math" else None
     checker = make_checker(checker_name, pool=pool)
 
-    checked = -(-len(train) // 8)  # training problems whose solutions are not shown
-
-    def env_of(part: ProblemSet, rows: int) -> GameVectorEnv:
-        game = make_game(
+    def game(part: ProblemSet) -> Game[MathState]:
+        return make_game(
             part,
             checker,
             form=known.form,
@@ -100,47 +98,11 @@ def make_math_task(
             reward=settings.reward,
             prompt=style,
         )
-        return GameVectorEnv(game, rows)
 
-    def make_env(split: Split, rows: int, renderer: ChatRenderer) -> GameVectorEnv:
-        del renderer  # questions are as long as they are
-        return env_of(problems.split(split), rows)
-
-    def play(indices: np.ndarray) -> Episodes:
-        return Episodes.of(indices, start_indices=indices)
-
-    def train_episodes(seed: int, iteration: int, count: int) -> Episodes:
-        rng = np.random.default_rng([seed, iteration])
-        return play(rng.choice(len(train), count, replace=count > len(train)))
-
-    def demonstrations(count: int, longest: int, rows: int) -> Demonstrations:
-        del longest  # a solution is one turn
-        shown = [
-            index
-            for index, solution in enumerate(train.solutions[: len(train) - checked])
-            if solution and len(pieces(solution)) < options.max_new_tokens
-        ][:count]
-        if not shown:
-            raise OptionsError(
-                f"--warm-start.traces: no solution of the training problems takes fewer than "
-                f"--max-new-tokens ({options.max_new_tokens}) words; expected 0"
-            )
-        part = train.take(shown)
-        replies = [[solution] for solution in part.solutions]
-        return Demonstrations(env_of(part, rows), play(np.arange(len(part))), replies)
-
-    def check_episodes(count: int) -> Episodes:
-        return play(len(train) - 1 - np.arange(count) % checked)
-
-    def max_tokens(reply_tokens: int, renderer: ChatRenderer) -> int:
-        questions = sorted(train.questions + held_out.questions, key=len)[-_MEASURED:]
-        longest = ProblemSet(tuple(questions), ("0",) * len(questions), ("",) * len(questions))
-        env = env_of(longest, len(questions))
-        shown, _ = env.reset(options={"start_indices": np.arange(len(questions))})
-        opening = max(map(len, renderer.open(env.system_prompt, shown)))
-        texts = [feedback(style, known.form, verdict) for verdict in range(5)]
-        turn = max(map(len, renderer.follow(texts, [False] * len(texts))))
-        return opening + reply_tokens + (settings.max_attempts - 1) * (turn + reply_tokens)
+    def solve(start: int) -> list[str] | None:
+        solution = train.solutions[start]
+        fits = solution and len(pieces(solution)) < options.max_new_tokens
+        return [solution] if fits else None
 
     def references(count: int) -> tuple[Reference, ...]:
         part = held_out.take(np.arange(min(count, len(held_out))))
@@ -149,25 +111,22 @@ def make_math_task(
         )
         constant, optimal = constant_reference(train, part), optimal_reference()
         return (
-            Reference("answers drawn at random", random.success, random.score),
-            Reference("the commonest answer", constant.success, constant.score),
+            Reference("random answers", random.success, random.score),
+            Reference("commonest answer", constant.success, constant.score),
             Reference("right answers", optimal.success, optimal.score),
         )
 
-    return Task(
-        name=f"{name}-{options.task}",
-        identity=repr((train.digest(), held_out.digest(), style, checker_name, settings)),
-        max_tokens=max_tokens,
-        held_out_count=len(held_out),
-        make_env=make_env,
-        words=_words(problems, system_prompt(style, known.form), style, known.form),
-        train_episodes=train_episodes,
-        held_out_episodes=lambda count: play(np.arange(count)),
-        demonstrations=demonstrations,
-        check_episodes=check_episodes,
+    return make_game_task(
+        f"{name}-{options.task}",
+        game(train),
+        game(held_out),
+        words=_words(problems, style, known.form),
+        solve=solve,
         references=references,
+        longest={"train": _longest(train), "held_out": _longest(held_out)},
+        identity=repr((train.digest(), held_out.digest(), checker_name, settings.reward)),
         stop_strings=TURN_MARKERS,
-        metrics=("no_answer", "unreadable", *(["undecided"] if pool else [])),
+        metrics=("unreadable", *(["undecided"] if pool else [])),
     )
 
 
@@ -186,14 +145,15 @@ def _load(task: str, settings: MathOptions) -> Problems:
         raise OptionsError(f"--env.data: {error}") from error
 
 
-def _words(problems: Problems, opening: str, style: str, form: str) -> tuple[str, ...]:
-    """Return the words of a tiny policy's tokenizer; fixed texts are one word each."""
-    fixed = dict.fromkeys([opening, *(feedback(style, form, v) for v in range(5))])
+def _longest(problems: ProblemSet) -> list[int]:
+    """Return the places of the problems with the longest questions."""
+    by_length = sorted(range(len(problems)), key=lambda index: -len(problems.questions[index]))
+    return by_length[:_MEASURED]
 
-    def texts() -> Iterable[str]:
-        for part in (problems.train, problems.held_out):
-            yield from part.questions
-            yield from part.solutions
 
-    found = {word for text in texts() for word in pieces(text)}
-    return (*fixed, *sorted(found - set(fixed)))
+def _words(problems: Problems, style: str, form: str) -> list[str]:
+    """Return the words of a tiny policy's tokenizer; what is said of a try is one word."""
+    parts = (problems.train, problems.held_out)
+    texts = (text for part in parts for text in (*part.questions, *part.solutions))
+    found = {word for text in texts for word in pieces(text)}
+    return [*(feedback(style, form, verdict) for verdict in range(5)), *sorted(found)]

@@ -4,6 +4,7 @@ r"""Problems made offline, with exact answers and worked solutions.
 a tiny model can learn them, and ends as GSM8K's do: `#### 42`.
 """
 
+import functools
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -35,6 +36,7 @@ def generate(make: Make, count: int, seed: int) -> ProblemSet:
     )
 
 
+@functools.lru_cache(maxsize=8)
 def load_arithmetic(level: str = "stories", *, count: int = 12_000, seed: int = 0) -> Problems:
     """Makes the problems of a level of `LEVELS`, split by content.
 

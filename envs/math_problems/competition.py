@@ -3,6 +3,7 @@ r"""Problems in the manner of the AIME, made offline: integers from 0 to 999 in 
 `LEVELS` holds them by name. A solution works in steps and ends in `\boxed{42}`.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -16,7 +17,8 @@ Make = Callable[[np.random.Generator, int], Problem]
 LEVELS = {"easy": 99, "hard": 900}  # numbers in the questions stay below
 
 
-def load_competition(level: str = "easy", *, count: int = 24_000, seed: int = 0) -> Problems:
+@functools.lru_cache(maxsize=8)
+def load_competition(level: str = "easy", *, count: int = 16_000, seed: int = 0) -> Problems:
     """Makes the problems of a level of `LEVELS`, all kinds alike often, split by content.
 
     Raises:
