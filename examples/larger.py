@@ -10,28 +10,28 @@ from experiments.game_task import make_game_task
 from experiments.runner import run_from_command_line
 
 PAIRS = np.random.default_rng(0).permutation([(a, b) for a in range(100) for b in range(100)])
-State = make_dataclass("State", ["pairs", "won"], frozen=True)  # [B, 2] numbers and [B] bool
+State = make_dataclass("State", ["pairs", "ended", "won"], frozen=True)  # [B, 2], [B], [B]
 
 
 def make_game(pairs):
     def play(state, replies, active, left):
         right = np.array([r == str(max(p)) for r, p in zip(replies, state.pairs, strict=True)])
         ok = np.array([reply.isdecimal() for reply in replies])
-        return State(state.pairs, state.won | active & right), Turn(right * 1.0, ok, ok, ok | True)
+        state = State(state.pairs, state.ended | active, state.won | active & right)
+        return state, Turn(right * 1.0, ok, ok, ok | True)
 
     return Game(
         starts=len(pairs), horizon=1, system_prompt="Reply with the larger number.",
-        begin=lambda starts, seeds: State(pairs[starts], np.zeros(len(starts), bool)),
+        begin=lambda starts, seeds: State(pairs[starts], *np.zeros((2, len(starts)), bool)),
         play=play, show=lambda state, counters, left: [f"{a} {b}" for a, b in state.pairs],
-        terminated=lambda state: state.won, success=lambda state: state.won, format_penalty=-0.1,
+        terminated=lambda state: state.ended, success=lambda state: state.won, format_penalty=-0.1,
     )  # fmt: skip
 
 
 def make_task(options, console):
-    return make_game_task(
-        "larger", make_game(PAIRS[:8_000]), make_game(PAIRS[8_000:]),
-        words="0123456789 ", solve=lambda start: [str(max(PAIRS[start]))],
-    )  # fmt: skip
+    train, held_out = make_game(PAIRS[:8_000]), make_game(PAIRS[8_000:])
+    shown = {"words": "0123456789 ", "solve": lambda start: [str(max(PAIRS[start]))]}
+    return make_game_task("larger", train, held_out, **shown)
 
 
 EXPERIMENT = Experiment("larger", make_task, defaults={"tiny": {"iterations": 100}})

@@ -32,7 +32,7 @@ EXPERIMENT = Experiment(
             "iterations": 300,
             "max_new_tokens": 64,
             "warm_start": {"traces": 20_000},
-            "evaluation": {"final_episodes": 512},
+            "evaluation": {"final_episodes": 384},
         },
         "pretrained": PRETRAINED,
     },

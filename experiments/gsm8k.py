@@ -31,7 +31,7 @@ EXPERIMENT = Experiment(
         "all": {"task": "arithmetic"},
         "tiny": {
             "iterations": 300,
-            "max_new_tokens": 28,
+            "max_new_tokens": 24,
             "warm_start": {"traces": 20_000},
             "evaluation": {"final_episodes": 512},
         },

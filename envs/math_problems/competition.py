@@ -53,7 +53,7 @@ def make_divisor(rng: np.random.Generator, most: int) -> Problem:
 
 def make_multiple(rng: np.random.Generator, most: int) -> Problem:
     """The least common multiple of two numbers, by their greatest common divisor."""
-    top = 26 if most < 100 else 32
+    top = 20 if most < 100 else 32
     a, b = (int(n) for n in rng.integers(2, top, 2))
     common = math.gcd(a, b)
     steps = [f"gcd={common}", f"{a}/{common}={a // common}", f"{a // common}*{b}={a // common * b}"]
@@ -63,7 +63,7 @@ def make_multiple(rng: np.random.Generator, most: int) -> Problem:
 def make_remainder(rng: np.random.Generator, most: int) -> Problem:
     """The remainder of a power, multiplied up one factor at a time."""
     base = int(rng.integers(2, 10))
-    modulus = int(rng.integers(base + 1, 24 if most < 100 else 100))
+    modulus = int(rng.integers(base + 1, 16 if most < 100 else 100))
     exponent = int(rng.integers(2, 6 if most < 100 else 12))
     value, steps = base, []
     for _ in range(exponent - 1):
@@ -76,7 +76,7 @@ def make_remainder(rng: np.random.Generator, most: int) -> Problem:
 
 def make_count(rng: np.random.Generator, most: int) -> Problem:
     """How many numbers up to n are divisible by one of two others: inclusion and exclusion."""
-    a, b = (int(n) for n in rng.permutation(np.arange(2, 10 if most < 100 else 16))[:2])
+    a, b = (int(n) for n in rng.permutation(np.arange(2, 8 if most < 100 else 16))[:2])
     n = int(rng.integers(max(a, b), most + 1))
     both = math.lcm(a, b)
     counts = n // a, n // b, n // both
@@ -89,7 +89,7 @@ def make_count(rng: np.random.Generator, most: int) -> Problem:
 
 def make_series(rng: np.random.Generator, most: int) -> Problem:
     """The sum of consecutive integers, from the first, the last and their number."""
-    terms = int(rng.integers(3, 16 if most < 100 else 20))
+    terms = int(rng.integers(3, 10 if most < 100 else 20))
     first = int(rng.integers(1, (most // 2 if most < 100 else 999 // terms - terms) + 1))
     last = first + terms - 1
     double = (first + last) * terms

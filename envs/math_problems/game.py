@@ -43,7 +43,7 @@ def make_game(
 ) -> Game[MathState]:
     """Makes the game of a set of problems.
 
-    A reply is a try. An episode terminates with the first right answer and is truncated after
+    A reply is a try. An episode terminates with the first right answer or the last of
     `max_attempts` tries; after a wrong one the model is told so. A reply without an answer is
     invalid and costs the format penalty.
 
@@ -115,7 +115,7 @@ def make_game(
         begin=begin,
         play=play,
         show=show,
-        terminated=_solved,
+        terminated=lambda state: _solved(state) | (state.attempts >= horizon),
         success=_solved,
         infos=_infos,
         format_penalty=checks.finite("format_penalty", format_penalty),

@@ -23,8 +23,8 @@ def test_one_turn():
     env = make()
     _, rewards, terminated, truncated, infos = env.step(["#### 2", "#### 5", "no idea"])
     assert rewards.tolist() == [1, 0, 0]
-    assert terminated.tolist() == [True, False, False]
-    assert truncated.tolist() == [False, True, True]
+    assert terminated.all()  # there was one try
+    assert not truncated.any()
     assert infos["success"].tolist() == [True, False, False]
     assert infos["action_is_valid"].tolist() == [True, True, False]
     assert infos["no_answer"].tolist() == [False, False, True]
@@ -42,6 +42,7 @@ def test_three_tries(reward, paid):
         expected[turn] = paid[turn]
         np.testing.assert_allclose(rewards, expected)
         assert terminated.tolist() == [row <= turn for row in range(3)]
+        assert infos["success"].tolist() == [row <= turn for row in range(3)]
         assert not truncated.any()
     np.testing.assert_allclose(infos["score"], paid)
     assert infos["num_actions"].tolist() == [1, 2, 3]
@@ -52,8 +53,9 @@ def test_tries_run_out():
     env = make(max_attempts=2)
     env.step(["#### 0"] * 3)
     _, rewards, terminated, truncated, infos = env.step(["#### 0", "#### 4", "?"])
-    assert (rewards.tolist(), terminated.tolist()) == ([0, 1, 0], [False, True, False])
-    assert truncated.tolist() == [True, False, True]
+    assert rewards.tolist() == [0, 1, 0]
+    assert terminated.all()
+    assert not truncated.any()
     before = infos["verdict"].tolist()
     _, rewards, _, _, infos = env.step(["#### 2"] * 3)  # after the end nothing counts
     assert rewards.tolist() == [0, 0, 0]
@@ -108,9 +110,9 @@ def test_rows_reset_apart():
 
 def test_bytes_that_are_no_text_and_long_replies_are_wrong_and_no_more():
     hostile = ["\udcff\udc80 #### \ud800", "#### " + "9" * 100_000, "{" * 100_000]
-    _, rewards, _, truncated, _ = make().step(hostile)
+    _, rewards, terminated, _, _ = make().step(hostile)
     assert rewards.tolist() == [0, 0, 0]
-    assert truncated.all()
+    assert terminated.all()
 
 
 def test_bad_arguments():
@@ -136,7 +138,7 @@ def test_bad_arguments():
 @pytest.mark.parametrize("name", ["Arithmetic", "Competition"])
 @pytest.mark.filterwarnings("ignore:.*render_modes.*")
 def test_gymnasium_accepts_the_environments(name):
-    env = gymnasium.make(f"FreshPER/{name}-v0", max_attempts=3)
+    env = gymnasium.make(f"FreshPER/{name}-v0")
     check_env(env.unwrapped, skip_render_check=True)
     text, info = env.reset(seed=3)
     assert env.reset(seed=3)[0] == text
