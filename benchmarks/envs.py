@@ -11,14 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
+from envs import GameVectorEnv
+from envs.actions import parse_actions
 from envs.sokoban import (
     ACTIONS,
     PRESETS,
     LevelSet,
-    SokobanVectorEnv,
     build_bank,
     make_boards,
-    parse_actions,
+    make_game,
     render_rgb,
     render_text,
     solve,
@@ -66,7 +67,7 @@ def measure() -> dict[str, float]:
         "boards_to_text_per_s": rate(lambda: render_text(boards.cells), ROWS),
         "boards_to_spaced_text_per_s": rate(lambda: render_text(boards.cells, spaced=True), ROWS),
         "boards_to_rgb_per_s": rate(lambda: render_rgb(boards.cells[0]), 1),
-        "replies_parsed_per_s": rate(lambda: parse_actions(wordy), 1),
+        "replies_parsed_per_s": rate(lambda: parse_actions(wordy, ACTIONS), 1),
         "text_env_steps_per_s_minimal": _text_env_rate(levels, replies, "minimal"),
         "text_env_steps_per_s_default": _text_env_rate(levels, replies, "default"),
         "levels_solved_per_s": rate(lambda: [solve(cells) for cells in levels.cells[:200]], 200),
@@ -83,8 +84,8 @@ def measure() -> dict[str, float]:
 
 def _text_env_rate(levels: LevelSet, replies: list[str], prompt: str) -> float:
     """Returns replies a CPU second through the whole environment, parsing and text included."""
-    env = SokobanVectorEnv(levels, ROWS, horizon=1_000_000, prompt=prompt)
-    env.reset(options={"level_indices": np.arange(ROWS)})
+    env = GameVectorEnv(make_game(levels, horizon=1_000_000, prompt=prompt), ROWS)
+    env.reset(options={"start_indices": np.arange(ROWS)})
     return rate(lambda: env.step(replies), ROWS)
 
 

@@ -5,14 +5,17 @@ Importing this package registers the environments with gymnasium.
 
 from gymnasium.envs.registration import register
 
+from envs.game import Counters, Game, Turn
 from envs.protocol import TextVectorEnv
+from envs.single_env import GameEnv
+from envs.vector_env import GameVectorEnv
 
-__all__ = ["TextVectorEnv"]
+__all__ = ["Counters", "Game", "GameEnv", "GameVectorEnv", "TextVectorEnv", "Turn"]
 
 for _name, _preset in (("Simple", "simple"), ("Hard", "hard"), ("Long", "long")):
     register(
         id=f"FreshPER/Sokoban{_name}-v0",
-        entry_point="envs.sokoban.single_env:SokobanEnv",
-        vector_entry_point="envs.sokoban.vector_env:make_sokoban",
+        entry_point="envs.sokoban:make_single_sokoban",
+        vector_entry_point="envs.sokoban:make_sokoban",
         kwargs={"preset": _preset},
     )

@@ -19,30 +19,18 @@ def reset_mask(mask: Any, count: int) -> np.ndarray:
     return mask
 
 
-def level_indices(indices: Any, count: int, levels: int) -> np.ndarray:
-    """Returns [count] int64 places in a set of so many levels."""
+def start_indices(indices: Any, count: int, starts: int) -> np.ndarray:
+    """Returns [count] int64 places among so many starts."""
     indices = np.asarray(indices)
     if indices.shape != (count,) or not np.issubdtype(indices.dtype, np.integer):
         raise ValueError(
-            f"level_indices must be {count} integers, not {indices.dtype} {indices.shape}"
+            f"start_indices must be {count} integers, not {indices.dtype} {indices.shape}"
         )
-    if indices.min() < 0 or indices.max() >= levels:
+    if indices.min() < 0 or indices.max() >= starts:
         raise ValueError(
-            f"level_indices must be in 0 to {levels - 1}, not {indices.min()} to {indices.max()}"
+            f"start_indices must be in 0 to {starts - 1}, not {indices.min()} to {indices.max()}"
         )
     return indices.astype(np.int64)
-
-
-def moves(given: Any, count: int, codes: int) -> np.ndarray:
-    """Returns [count, M] integers below `codes`, M at least 1."""
-    moves = np.asarray(given)
-    if moves.ndim != 2 or len(moves) != count or not np.issubdtype(moves.dtype, np.integer):
-        raise ValueError(
-            f"moves must be integers of shape ({count}, M), not {moves.dtype} {moves.shape}"
-        )
-    if not moves.size or moves.min() < 0 or moves.max() >= codes:
-        raise ValueError(f"moves must be in 0 to {codes - 1}, at least one a row: {moves.tolist()}")
-    return moves
 
 
 def integer(field: str, value: Any) -> int:

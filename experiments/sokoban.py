@@ -6,15 +6,17 @@ import hashlib
 
 import numpy as np
 
+from envs import Game, GameVectorEnv
 from envs.sokoban import (
     ACTIONS,
     PRESETS,
     SYMBOLS,
     LevelSet,
     Preset,
-    SokobanVectorEnv,
+    SokobanState,
     coordinate_words,
     load_bank,
+    make_game,
     make_level_set,
     optimal_reference,
     random_reference,
@@ -51,8 +53,11 @@ def make_task(options: Options, console: Console) -> Task:
         bank = load_bank(settings, progress=progress)
     train, held_out = bank.train, bank.held_out
 
+    def game(levels: LevelSet) -> Game[SokobanState]:
+        return make_game(levels, horizon=settings.horizon, prompt=style)
+
     def play(indices: np.ndarray) -> Episodes:
-        return Episodes.of(indices, level_indices=indices)
+        return Episodes.of(indices, start_indices=indices)
 
     def train_episodes(seed: int, iteration: int, count: int) -> Episodes:
         rng = np.random.default_rng([seed, iteration])
@@ -64,15 +69,15 @@ def make_task(options: Options, console: Console) -> Task:
     def demonstrations(count: int, longest: int, rows: int) -> Demonstrations:
         short = np.flatnonzero(train.optimal_lengths <= longest)[:count]
         levels = make_level_set(np.concatenate(list(symmetries(train.cells[short]))))
-        env = SokobanVectorEnv(levels, rows, horizon=settings.horizon, prompt=style)
+        env = GameVectorEnv(game(levels), rows)
         replies = [[f"<answer>{ACTIONS[a]}</answer>" for a in _plan(c)] for c in levels.cells]
         return Demonstrations(env, play(np.arange(len(levels))), replies)
 
     def check_episodes(count: int) -> Episodes:
         return play(len(train) - 1 - np.arange(count) % (len(train) // 2))
 
-    def make_env(split: Split, rows: int) -> SokobanVectorEnv:
-        return SokobanVectorEnv(bank.split(split), rows, horizon=settings.horizon, prompt=style)
+    def make_env(split: Split, rows: int) -> GameVectorEnv:
+        return GameVectorEnv(game(bank.split(split)), rows)
 
     def max_tokens(reply_tokens: int, renderer: ChatRenderer) -> int:
         openings, turns = [], []
@@ -80,7 +85,7 @@ def make_task(options: Options, console: Console) -> Task:
             env = make_env(split, _MEASURED)
             fullest = np.argsort(-_things(bank.split(split)), kind="stable")[:_MEASURED]
             indices = np.resize(fullest, _MEASURED)
-            shown, _ = env.reset(options={"level_indices": indices})
+            shown, _ = env.reset(options={"start_indices": indices})
             openings += renderer.open(env.system_prompt, shown)
             # After a reply that is no action a turn is the longest.
             shown, *_ = env.step([""] * _MEASURED)

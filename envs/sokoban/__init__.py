@@ -1,8 +1,8 @@
 """Sokoban on the host: rules, levels, rendering and environments."""
 
 from envs.sokoban.bank import PRESETS, LevelBank, Preset, build_bank, get_preset, load_bank
+from envs.sokoban.game import SokobanState, load_game, make_game, make_single_sokoban, make_sokoban
 from envs.sokoban.levels import LevelSet, make_level_set, read_boxoban
-from envs.sokoban.parse import parse_actions
 from envs.sokoban.reference_scores import ReferenceScore, optimal_reference, random_reference
 from envs.sokoban.render import (
     coordinate_words,
@@ -11,10 +11,8 @@ from envs.sokoban.render import (
     render_text,
 )
 from envs.sokoban.rules import ACTIONS, NOOP, SYMBOLS, Boards, make_boards, step
-from envs.sokoban.single_env import SokobanEnv
 from envs.sokoban.solver import solve
 from envs.sokoban.symmetry import canonical_hashes
-from envs.sokoban.vector_env import SokobanVectorEnv, make_sokoban
 
 __all__ = [
     "ACTIONS",
@@ -26,18 +24,19 @@ __all__ = [
     "LevelSet",
     "Preset",
     "ReferenceScore",
-    "SokobanEnv",
-    "SokobanVectorEnv",
+    "SokobanState",
     "build_bank",
     "canonical_hashes",
     "coordinate_words",
     "get_preset",
     "load_bank",
+    "load_game",
     "make_boards",
+    "make_game",
     "make_level_set",
+    "make_single_sokoban",
     "make_sokoban",
     "optimal_reference",
-    "parse_actions",
     "random_reference",
     "read_boxoban",
     "render_coordinates",

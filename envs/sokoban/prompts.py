@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from envs.sokoban.parse import SEPARATOR
+from envs.actions import SEPARATOR
 from envs.sokoban.rules import ACTIONS
 
 STYLES = ("minimal", "coordinates", "default", "reference")

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from envs.seeds import scramble
+
 _OFFSET = np.uint64(0xCBF29CE484222325)  # FNV-1a, 64 bits
 _PRIME = np.uint64(0x100000001B3)
 
@@ -25,14 +27,6 @@ def canonical_hashes(cells: np.ndarray) -> np.ndarray:
         [B] uint64, the smallest hash over the symmetries; equal in every process.
     """
     return np.minimum.reduce([_hash(turned) for turned in symmetries(cells)])
-
-
-def scramble(values: np.ndarray) -> np.ndarray:
-    """Maps uint64 values one to one to ones whose every bit depends on all (splitmix64)."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        values = (values ^ (values >> np.uint64(shift))) * np.uint64(factor)
-    return values ^ (values >> np.uint64(31))
 
 
 def _hash(cells: np.ndarray) -> np.ndarray:

@@ -91,8 +91,8 @@ class Episodes:
     """The `E` episodes to play.
 
     `seeds [E]` decide their starts; `group_ids [E]` are shared by equal starts; `options`
-    holds further arrays `[E]` for the environment's `reset`, such as Sokoban's
-    `level_indices`.
+    holds further arrays `[E]` for the environment's `reset`, such as the
+    places `start_indices` among a task's starts.
     """
 
     seeds: np.ndarray

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from envs.sokoban import PRESETS, Preset, build_bank, load_bank, render_text
-from tests.envs import oracle
+from tests.envs.sokoban import oracle
 
 TINY = Preset("tiny", 6, 6, 1, 1, 4, horizon=6, train_levels=48, held_out_levels=16)
 
@@ -185,10 +185,11 @@ def test_a_full_disk_leaves_no_half_file(tmp_path, monkeypatch):
 
 def test_bank_is_the_same_in_every_process():
     code = (
-        "from envs.sokoban import Preset, build_bank, make_sokoban, SokobanVectorEnv\n"
+        "from envs.sokoban import Preset, build_bank, make_game\n"
+        "from envs import GameVectorEnv\n"
         "bank = build_bank(Preset('tiny', 6, 6, 1, 1, 4, horizon=6,"
         " train_levels=48, held_out_levels=16))\n"
-        "env = SokobanVectorEnv(bank.train, 5, horizon=6)\n"
+        "env = GameVectorEnv(make_game(bank.train, horizon=6), 5)\n"
         "print(bank.train.hashes.tolist(), env.reset(seed=7)[0], env.reset()[0])\n"
     )
     outputs = {

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from envs.sokoban import ACTIONS, render_text, solve
-from tests.envs import oracle
+from tests.envs.sokoban import oracle
 
 
 @pytest.mark.parametrize(("name", "count"), [("simple", 150), ("hard", 60), ("long", 12)])

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from envs.sokoban import ACTIONS, optimal_reference, random_reference, render_text
-from tests.envs import oracle
+from tests.envs.sokoban import oracle
 
 
 def test_optimal_play_solves_all_within_the_horizon(banks):

@@ -7,7 +7,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import envs  # noqa: F401 - registers the environments
-from envs.sokoban import SokobanVectorEnv, render_text, solve
+from envs import GameVectorEnv
+from envs.sokoban import render_text, solve
 
 IDS = {"simple": "SokobanSimple", "hard": "SokobanHard", "long": "SokobanLong"}
 
@@ -46,7 +47,7 @@ def test_an_episode_in_both_action_modes(make, banks):
     outcomes = []
     for mode in ("text", "discrete"):
         env = make(action_mode=mode, prompt="minimal")
-        _, info = env.reset(options={"level_index": index})
+        _, info = env.reset(options={"start_index": index})
         assert info["optimal_length"] == 6
         steps = []
         for action in plan:
@@ -77,7 +78,7 @@ def test_rendering(make):
         env.reset(seed=0)
         frame = env.render()
         if mode == "ansi":
-            assert (frame,) == render_text(env.unwrapped.rows.cells)
+            assert (frame,) == render_text(env.unwrapped.rows.state.boards.cells)
         else:
             assert frame.shape == (128, 128, 3)
 
@@ -95,7 +96,7 @@ def test_make_vec_gives_the_vector_environment(cache_dir, presets):
     env = gymnasium.make_vec(
         "FreshPER/SokobanSimple-v0", num_envs=3, preset=presets["simple"], cache_dir=cache_dir
     )
-    assert isinstance(env, SokobanVectorEnv)
+    assert isinstance(env, GameVectorEnv)
     assert len(env.reset(seed=0)[0]) == 3
 
 
@@ -109,10 +110,10 @@ def test_bad_arguments_are_refused(make):
     for action in (4, -1, 1.5, "Up"):
         with pytest.raises(ValueError, match="action must be an integer from 0 to 3"):
             env.step(action)
-    with pytest.raises(ValueError, match=r"options must be level_index alone, not \['level'\]"):
+    with pytest.raises(ValueError, match=r"options must be start_index alone, not \['level'\]"):
         env.reset(options={"level": 3})
-    with pytest.raises(ValueError, match="level_indices must be in 0 to"):
-        env.reset(options={"level_index": 10**6})
+    with pytest.raises(ValueError, match="start_indices must be in 0 to"):
+        env.reset(options={"start_index": 10**6})
     text = make()
     text.reset(seed=0)
     with pytest.raises(TypeError, match="must be a string, not int"):

@@ -1,7 +1,7 @@
 import numpy as np
 
 from envs.sokoban import canonical_hashes, render_text
-from tests.envs import oracle
+from tests.envs.sokoban import oracle
 
 LEVEL = "######\n#P_###\n#_X__#\n##O_##\n##___#\n######"
 

@@ -3,7 +3,7 @@ import pytest
 
 from envs.sokoban import render_text
 from envs.sokoban.generation import carve_layouts, solvable_starts, start_cells
-from tests.envs import oracle
+from tests.envs.sokoban import oracle
 
 
 def connected(text):

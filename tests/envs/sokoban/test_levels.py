@@ -5,9 +5,9 @@ import pytest
 
 from envs.sokoban import make_level_set, read_boxoban, render_text, step
 from envs.sokoban.rules import make_boards
-from tests.envs import oracle
+from tests.envs.sokoban import oracle
 
-SHARED = Path(__file__).parents[3] / "shared" / "data" / "boxoban" / "unfiltered_valid_000.txt"
+SHARED = Path(__file__).parents[4] / "shared" / "data" / "boxoban" / "unfiltered_valid_000.txt"
 TWO = """; 0
 ######
 #@ $.#

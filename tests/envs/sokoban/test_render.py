@@ -3,7 +3,7 @@ import pytest
 
 from envs.sokoban import SYMBOLS, render_coordinates, render_rgb, render_text
 from envs.sokoban.render import draw_tiles
-from tests.envs import oracle
+from tests.envs.sokoban import oracle
 
 
 def test_text_matches_a_plain_rendering():

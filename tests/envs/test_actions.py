@@ -1,3 +1,4 @@
+import functools
 import re
 import time
 
@@ -5,9 +6,11 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from envs.sokoban import ACTIONS, parse_actions
+from envs import actions
+from envs.sokoban import ACTIONS
 
 UP, DOWN, LEFT, RIGHT = range(4)
+parse_actions = functools.partial(actions.parse_actions, actions=ACTIONS)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 
 from envs.sokoban import ACTIONS, NOOP, make_boards, render_text, step
 from envs.sokoban.rules import check_cells
-from tests.envs import oracle
+from tests.envs.sokoban import oracle
 
 CROWDED = "######\n#OXO_#\n#XPX_#\n#_√O_#\n#____#\n######"
 
