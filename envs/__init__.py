@@ -19,3 +19,9 @@ for _name, _preset in (("Simple", "simple"), ("Hard", "hard"), ("Long", "long"))
         vector_entry_point="envs.sokoban:make_sokoban",
         kwargs={"preset": _preset},
     )
+
+register(
+    id="FreshPER/NQSearch-v0",
+    entry_point="envs.nq_search:make_single_nq_search",
+    vector_entry_point="envs.nq_search:make_nq_search",
+)
