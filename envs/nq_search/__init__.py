@@ -7,7 +7,7 @@ from envs.nq_search.environments import (
     offline_retriever,
 )
 from envs.nq_search.game import PRESETS, Episodes, Rules, make_game
-from envs.nq_search.offline import FactQuestion, Facts, make_facts, one_hop
+from envs.nq_search.offline import FactQuestion, Facts, make_facts, make_invented, one_hop
 from envs.nq_search.parse import Act, Kind, parse_reply
 from envs.nq_search.questions import QuestionSet, Split, question_hash, split_questions
 from envs.nq_search.readers import QuestionFileError, read_questions
@@ -38,6 +38,7 @@ __all__ = [
     "lenient_match",
     "make_facts",
     "make_game",
+    "make_invented",
     "make_nq_search",
     "make_single_nq_search",
     "named_game",

@@ -8,9 +8,11 @@ element that it leads to. No question has two right answers.
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
 
 from envs.nq_search import tables
 from envs.nq_search.questions import QuestionSet, Split
@@ -130,7 +132,12 @@ def make_facts() -> Facts:
     held-out question was ever asked for in training: all that is left of it are passages. Two-hop
     training questions use no held-out bridge either.
     """
-    entities, bridges = _entities(), _bridges()
+    return _facts(_entities(), _bridges(), DISTRACTORS)
+
+
+def _facts(
+    entities: list[_Entity], bridges: list[_Bridge], distractors: Sequence[tuple[str, str]]
+) -> Facts:
     train, held_out = [], []
     for made in _unique(_questions(entities, bridges)):
         if is_held_out(made.entity):
@@ -140,7 +147,7 @@ def make_facts() -> Facts:
     return Facts(
         Split(_question_set(train), _question_set(held_out)),
         {made.question: made for made in (*train, *held_out)},
-        tuple(_passages(entities, bridges)),
+        tuple(_passages(entities, bridges, distractors)),
     )
 
 
@@ -201,13 +208,15 @@ def _questions(entities: list[_Entity], bridges: list[_Bridge]) -> list[FactQues
     return made
 
 
-def _passages(entities: list[_Entity], bridges: list[_Bridge]) -> Iterator[Passage]:
+def _passages(
+    entities: list[_Entity], bridges: list[_Bridge], distractors: Sequence[tuple[str, str]]
+) -> Iterator[Passage]:
     texts = []
     for entity in entities:
         stated = [SENTENCES[field].format(golds[0]) for field, golds in entity.properties.items()]
         texts.append((entity.name, " ".join([entity.opening.format(entity.name), *stated])))
         texts += [
-            (title.format(entity.name), text.format(entity.name)) for title, text in DISTRACTORS
+            (title.format(entity.name), text.format(entity.name)) for title, text in distractors
         ]
     for bridge in bridges:
         text = BRIDGE_SENTENCES[bridge.kind].format(bridge.name, bridge.leads_to)
@@ -245,6 +254,36 @@ def _bridges() -> list[_Bridge]:
 
 def _known(golds: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     return {field: names for field, names in golds.items() if names}
+
+
+_SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
+
+
+def make_invented(count: int = 1000, *, seed: int = 0) -> Facts:
+    """Makes questions and passages about countries that do not exist.
+
+    Names are strings of syllables, so that nothing but reading tells an answer.
+    """
+    rng = np.random.default_rng(seed)
+
+    def name(*lengths: int) -> str:
+        return "".join(rng.choice(_SYLLABLES, rng.choice(lengths)))
+
+    countries = list(dict.fromkeys(name(2, 3).capitalize() for _ in range(count)))
+    entities = [
+        _Entity(
+            (country,),
+            COUNTRY,
+            {
+                "continent": (name(2).capitalize(),),
+                "capital": (name(2, 3).capitalize(),),
+                "currency": (name(2),),
+                "language": (name(2, 3).capitalize(),),
+            },
+        )
+        for country in countries
+    ]
+    return _facts(entities, [], ())
 
 
 def _rows(table: str) -> list[list[str]]:

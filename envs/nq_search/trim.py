@@ -18,4 +18,4 @@ def _first_words(text: str, budget: int) -> str:
     end = 0
     for _, word in zip(range(budget), _WORD.finditer(text), strict=False):
         end = word.end()
-    return text[:end] if end < len(text) else text
+    return text[:end]

@@ -1,5 +1,6 @@
 """BM25 within the process, on an index that bm25s makes and memory may map."""
 
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -143,4 +144,5 @@ def _import_bm25s() -> ModuleType:
         import bm25s
     except ImportError as error:
         raise ImportError('BM25 needs bm25s: pip install "freshper-jax[retrieval]"') from error
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to tell everything
     return bm25s
