@@ -10,7 +10,7 @@ from pathlib import Path
 
 from experiments.progress import Console
 from experiments.runner import parse_options, run
-from experiments.sokoban import make_task
+from experiments.sokoban import EXPERIMENT, make_task
 
 __all__ = ["main", "measure"]
 
@@ -38,7 +38,7 @@ def measure(iterations: int, flags: list[str]) -> dict[str, float]:
             f"--checkpoint-every={iterations + _WARM}",
             *flags,
         ]
-        path = run(parse_options("sokoban", arguments), make_task, Console())
+        path = run(parse_options(EXPERIMENT, arguments), make_task, Console())
         lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     counted = lines[1 + _WARM :]
     names = ("time/iteration", "time/rollout", "time/fresh", "time/replay")

@@ -137,7 +137,7 @@ def build(options: Options, task: Task, language: Language) -> Parts:
     generator = make_generator(model)
     pretrained = language.source is not None
     environments = {
-        split: task.make_env(split, options.episodes) for split in ("train", "held_out")
+        split: task.make_env(split, options.episodes, renderer) for split in ("train", "held_out")
     }
 
     def whole(params: Any) -> Any:

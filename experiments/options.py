@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 __all__ = [
     "ONCE_EACH",
@@ -15,6 +15,7 @@ __all__ = [
     "LearningOptions",
     "MeshOptions",
     "ModelOptions",
+    "NoEnvOptions",
     "Options",
     "OptionsError",
     "ReplayOptions",
@@ -22,6 +23,7 @@ __all__ = [
     "arm_defaults",
     "check_options",
     "fingerprint",
+    "override",
     "preset_defaults",
 ]
 
@@ -116,11 +118,11 @@ class WarmStartOptions:
     a pretrained one's lesson in the form of replies."""
 
     traces: int = 400
-    """Training levels whose solutions are cloned."""
+    """Training starts whose solutions are cloned."""
     longest: int = 6
     """Turns of the longest solution cloned."""
     target: float = 0.3
-    """Success on further training levels at which cloning stops."""
+    """Success on further training episodes at which cloning stops."""
     max_updates: int = 1_500
     """Optimiser updates after which cloning stops in any case."""
     batch: int = 64
@@ -131,14 +133,14 @@ class WarmStartOptions:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationOptions:
-    """Measurement on held-out levels."""
+    """Measurement on held-out episodes."""
 
     every: int = 20
     """Iterations between evaluations; 0 evaluates at the end only."""
     episodes: int = 128
-    """Held-out levels of an evaluation on the way."""
+    """Held-out episodes of an evaluation on the way."""
     final_episodes: int = 1024
-    """Held-out levels of the final table."""
+    """Held-out episodes of the final table."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,15 +173,23 @@ class MeshOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-    """Train an agent with freshness-aware prioritized replay and report on held-out levels."""
+class NoEnvOptions:
+    """A task that is told nothing but its name."""
+
+
+Env = TypeVar("Env")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(Generic[Env]):
+    """Train an agent with freshness-aware prioritized replay and report on held-out episodes."""
 
     arm: Arm = "freshper"
     """Named setting of --replay.*; flags given beside it win."""
     preset: Preset = "tiny"
     """Model; all but tiny are pretrained, and change the defaults to what suits their size."""
     task: str = "simple"
-    """Difficulty preset of the environment."""
+    """Difficulty or data preset of the task."""
     prompt: str | None = None
     """Style in which the task shows itself; by default what suits the preset."""
     seed: int = 0
@@ -187,7 +197,7 @@ class Options:
     episodes: int = 64
     """Fresh episodes an iteration."""
     group_size: int = 1
-    """Fresh episodes that share a level; with more than one, their mean return is the baseline."""
+    """Fresh episodes that share a start; with more than one, their mean return is the baseline."""
     max_tokens: int | None = None
     """Tokens a trajectory can hold; by default as many as the longest episode takes."""
     max_new_tokens: int = 4
@@ -199,6 +209,8 @@ class Options:
     evaluation: EvaluationOptions = dataclasses.field(default_factory=EvaluationOptions)
     model: ModelOptions = dataclasses.field(default_factory=ModelOptions)
     mesh: MeshOptions = dataclasses.field(default_factory=MeshOptions)
+    env: Env = dataclasses.field(default_factory=NoEnvOptions)  # type: ignore[assignment]
+    """What the task alone is told."""
     checkpoint_every: int = 10
     """Iterations between checkpoints."""
     out: Path | None = None
@@ -271,10 +283,15 @@ def preset_defaults(preset: str, options: Options | None = None) -> Options:
         raise OptionsError(
             f"--preset: unknown preset {preset!r}, expected one of {', '.join(_PRESETS)}"
         )
-    changes: dict[str, Any] = {"preset": preset}
-    for name, value in _PRESETS[preset].items():
-        group = getattr(options, name)
-        changes[name] = dataclasses.replace(group, **value) if isinstance(value, dict) else value
+    return override(options, {"preset": preset, **_PRESETS[preset]})
+
+
+def override(options: Any, values: Mapping[str, Any]) -> Any:
+    """Return options with fields replaced; a mapping replaces fields of the group it names."""
+    changes = {
+        name: override(getattr(options, name), value) if isinstance(value, Mapping) else value
+        for name, value in values.items()
+    }
     return dataclasses.replace(options, **changes)
 
 
@@ -296,7 +313,13 @@ def check_options(options: Options) -> None:
     def count(flag: str, value: int, least: int = 1) -> None:
         expect(value >= least, flag, value, f"an integer of at least {least}")
 
-    named = {"": options, "replay.": replay, "learning.": learning, "model.": options.model}
+    named = {
+        "": options,
+        "replay.": replay,
+        "learning.": learning,
+        "model.": options.model,
+        "env.": options.env,
+    }
     for prefix, group in named.items():
         for name, hint in get_type_hints(type(group)).items():
             if get_origin(hint) is Literal:
@@ -470,5 +493,13 @@ def fingerprint(options: Options) -> dict[str, Any]:
     values = dataclasses.asdict(options)
     for name in ("out", "resume", "checkpoint_every"):
         values.pop(name)
-    values["replay"]["beta"] = list(values["replay"]["beta"])
-    return values
+    return _plain(values)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON knows it."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, Path) else value

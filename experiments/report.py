@@ -19,14 +19,24 @@ __all__ = ["make_table", "render_episodes", "summarise", "write_results"]
 Row = Mapping[str, Estimate]
 
 
-def summarise(episodes: EpisodeStats) -> dict[str, Estimate]:
-    """Return success and score with 95% intervals."""
-    return {"success": share_estimate(episodes.success), "score": mean_estimate(episodes.score)}
+def summarise(episodes: EpisodeStats, metrics: Sequence[str] = ()) -> dict[str, Estimate]:
+    """Return success, score and the means of the infos named, with 95% intervals."""
+    row = {"success": share_estimate(episodes.success), "score": mean_estimate(episodes.score)}
+    for name in metrics:
+        values = episodes.infos[name]
+        row[name] = share_estimate(values) if values.dtype == np.bool_ else mean_estimate(values)
+    return row
 
 
-def make_table(title: str, measured: Mapping[str, Row], references: Sequence[Reference]) -> Table:
+def make_table(
+    title: str,
+    measured: Mapping[str, Row],
+    references: Sequence[Reference],
+    metrics: Sequence[str] = (),
+) -> Table:
     """Return the final table: what was measured, and the references beside it."""
-    table = Table("policy", "success", "95%", "score", "95%", title=title)
+    names = [name.replace("_", " ") for name in metrics]
+    table = Table("policy", "success", "95%", "score", "95%", *names, title=title)
     for name, row in measured.items():
         success, score = row["success"], row["score"]
         table.add_row(
@@ -35,6 +45,7 @@ def make_table(title: str, measured: Mapping[str, Row], references: Sequence[Ref
             f"{success.low:.3f} to {success.high:.3f}",
             f"{score.value:.2f}",
             f"{score.low:.2f} to {score.high:.2f}",
+            *(f"{row[name].value:.3f}" for name in metrics),
         )
     for reference in references:
         table.add_row(reference.name, f"{reference.success:.3f}", "", f"{reference.score:.2f}", "")

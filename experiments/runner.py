@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import tyro
 
 from experiments.build import Parts, build, init_run_state, run_shardings, settle_options
+from experiments.experiment import Experiment
 from experiments.language import make_language
 from experiments.options import (
     Options,
@@ -24,7 +25,6 @@ from experiments.options import (
     arm_defaults,
     check_options,
     fingerprint,
-    preset_defaults,
 )
 from experiments.plots import plot_ages, plot_learning
 from experiments.progress import Console
@@ -51,13 +51,13 @@ MakeTask = Callable[[Options, Console], Task]
 _EVALUATION = 2**31
 
 
-def run_from_command_line(name: str, make_task: MakeTask) -> None:
+def run_from_command_line(experiment: Experiment) -> None:
     """Parse the command line and run; an error that a person can mend is one line."""
     out = Path()
     try:
-        options = parse_options(name, sys.argv[1:])
+        options = parse_options(experiment, sys.argv[1:])
         out = options.out or out
-        run(options, make_task)
+        run(options, experiment.make_task)
     except (OptionsError, RunError, CheckpointError, RolloutError) as error:
         sys.exit(f"error: {error}")
     except OSError as error:
@@ -74,7 +74,7 @@ def _how_to_go_on(out: Path) -> str:
     return "; continue with the same command and --resume" if has_checkpoints(out) else ""
 
 
-def parse_options(name: str, arguments: Sequence[str]) -> Options:
+def parse_options(experiment: Experiment, arguments: Sequence[str]) -> Options:
     """Return the options of a command line; preset and arm set defaults, every flag wins.
 
     Raises:
@@ -85,14 +85,14 @@ def parse_options(name: str, arguments: Sequence[str]) -> Options:
     first.add_argument("--preset", default="tiny")
     chosen = first.parse_known_args(list(arguments))[0]
     options = tyro.cli(
-        Options,
-        prog=f"python -m experiments.{name}",
+        Options[experiment.env],  # type: ignore[name-defined]
+        prog=f"python -m experiments.{experiment.name}",
         args=list(arguments),
-        default=arm_defaults(chosen.arm, preset_defaults(chosen.preset)),
+        default=arm_defaults(chosen.arm, experiment.options(chosen.preset)),
     )
     if options.out is None:
         model = "" if options.preset == "tiny" else f"{options.preset}-"
-        folder = f"{name}-{options.task}-{model}{options.arm}-seed{options.seed}"
+        folder = f"{experiment.name}-{options.task}-{model}{options.arm}-seed{options.seed}"
         options = dataclasses.replace(options, out=Path("runs") / folder)
     check_options(options)
     return options
@@ -142,7 +142,7 @@ def _begin(
     # Updates give the parameters away, so those that the run started from are a copy.
     reference = jax.tree.map(jnp.copy, state.train.params)
     measured, _ = _evaluate(task, parts, state, options.evaluation.episodes)
-    directory.log(0, _evaluation_metrics(measured))
+    directory.log(0, _evaluation_metrics(task, measured))
     _save(options, directory, state, reference)
     return state, reference
 
@@ -182,7 +182,7 @@ def _train(
             if every and number % every == 0:
                 start = time.perf_counter()
                 measured, _ = _evaluate(task, parts, state, options.evaluation.episodes)
-                metrics |= _evaluation_metrics(measured)
+                metrics |= _evaluation_metrics(task, measured)
                 metrics["time/evaluation"] = time.perf_counter() - start
                 held_out = metrics["held_out/success"]
             directory.log(number, metrics)
@@ -226,8 +226,8 @@ def _evaluate(
     return episodes, trajectory
 
 
-def _evaluation_metrics(episodes: EpisodeStats) -> dict[str, float]:
-    estimates = summarise(episodes)
+def _evaluation_metrics(task: Task, episodes: EpisodeStats) -> dict[str, float]:
+    estimates = summarise(episodes, task.metrics)
     success, score = estimates["success"], estimates["score"]
     return {
         "held_out/success": success.value,
@@ -235,6 +235,7 @@ def _evaluation_metrics(episodes: EpisodeStats) -> dict[str, float]:
         "held_out/success_high": success.high,
         "held_out/score": score.value,
         "held_out/valid_actions": float(episodes.valid.mean()),
+        **{f"held_out/{name}": estimates[name].value for name in task.metrics},
     }
 
 
@@ -256,14 +257,14 @@ def _finish(
     began = "random start" if parts.language.source is None else "pretrained"
     began = "warm start" if options.warm_start.traces else began
     measured = {
-        f"{began}, sampled": summarise(before),
-        f"{options.arm}, sampled": summarise(sampled),
-        f"{options.arm}, greedy": summarise(greedy),
+        f"{began}, sampled": summarise(before, task.metrics),
+        f"{options.arm}, sampled": summarise(sampled, task.metrics),
+        f"{options.arm}, greedy": summarise(greedy, task.metrics),
     }
     references = task.references(count)
     write_results(directory.path / "results.json", measured, references)
-    title = f"{task.name}, arm {options.arm}, seed {options.seed}, {count} held-out levels"
-    console.out.print(make_table(title, measured, references))
+    title = f"{task.name}, arm {options.arm}, seed {options.seed}, {count} held-out episodes"
+    console.out.print(make_table(title, measured, references, task.metrics))
     history = directory.history()
     plot_learning(
         history,

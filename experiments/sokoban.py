@@ -24,12 +24,13 @@ from envs.sokoban import (
 )
 from envs.sokoban.prompts import STYLES
 from envs.sokoban.symmetry import symmetries
+from experiments.experiment import Experiment
 from experiments.options import Options, OptionsError
 from experiments.progress import Console
 from experiments.task import Demonstrations, Reference, Split, Task
 from freshper_jax.rollout import ChatRenderer, Episodes
 
-__all__ = ["main", "make_task"]
+__all__ = ["EXPERIMENT", "main", "make_task"]
 
 # A tiny policy reads a list of things and places, a third shorter than the drawn board.
 _TINY_STYLE, _STYLE = "coordinates", "default"
@@ -76,13 +77,14 @@ def make_task(options: Options, console: Console) -> Task:
     def check_episodes(count: int) -> Episodes:
         return play(len(train) - 1 - np.arange(count) % (len(train) // 2))
 
-    def make_env(split: Split, rows: int) -> GameVectorEnv:
+    def make_env(split: Split, rows: int, renderer: ChatRenderer) -> GameVectorEnv:
+        del renderer  # a board is as long as it is
         return GameVectorEnv(game(bank.split(split)), rows)
 
     def max_tokens(reply_tokens: int, renderer: ChatRenderer) -> int:
         openings, turns = [], []
         for split in ("train", "held_out"):
-            env = make_env(split, _MEASURED)
+            env = make_env(split, _MEASURED, renderer)
             fullest = np.argsort(-_things(bank.split(split)), kind="stable")[:_MEASURED]
             indices = np.resize(fullest, _MEASURED)
             shown, _ = env.reset(options={"start_indices": indices})
@@ -108,7 +110,7 @@ def make_task(options: Options, console: Console) -> Task:
         max_tokens=max_tokens,
         held_out_count=len(held_out),
         make_env=make_env,
-        words=_words(settings, make_env("train", 1).system_prompt),
+        words=_words(settings, game(train).system_prompt),
         train_episodes=train_episodes,
         held_out_episodes=held_out_episodes,
         demonstrations=demonstrations,
@@ -145,11 +147,14 @@ def _words(preset: Preset, system_prompt: str) -> tuple[str, ...]:
     return (system_prompt, "<answer>", "</answer>", *ACTIONS, *things.ravel().tolist())
 
 
+EXPERIMENT = Experiment("sokoban", make_task)
+
+
 def main() -> None:
     """Run the experiment that the command line describes."""
     from experiments.runner import run_from_command_line
 
-    run_from_command_line("sokoban", make_task)
+    run_from_command_line(EXPERIMENT)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,8 @@ class Task:
     identity: a digest of all that decides the episodes; names caches.
     max_tokens: tokens that the longest episode can take, `(tokens of a reply, renderer) -> T`.
     held_out_count: distinct held-out episodes.
-    make_env: `(split, rows) -> environment`.
+    make_env: `(split, rows, renderer) -> environment`; the chat format is there for tasks that
+      cut what they show at a number of tokens.
     words: what a word-level tokenizer must know, for tiny policies.
     train_episodes: `(seed, iteration, count) -> Episodes`, the same at every call.
     held_out_episodes: `(count) -> Episodes`, distinct.
@@ -48,13 +49,14 @@ class Task:
     check_episodes: `(count) -> Episodes` from training, apart from the demonstrations.
     references: `(count) -> references` on the held-out episodes.
     stop_strings: what ends a reply of a pretrained model, which may go on after its answer.
+    metrics: infos, beside success and score, whose means over episodes are reported.
     """
 
     name: str
     identity: str
     max_tokens: Callable[[int, ChatRenderer], int]
     held_out_count: int
-    make_env: Callable[[Split, int], TextVectorEnv]
+    make_env: Callable[[Split, int, ChatRenderer], TextVectorEnv]
     words: tuple[str, ...]
     train_episodes: Callable[[int, int, int], Episodes]
     held_out_episodes: Callable[[int], Episodes]
@@ -62,3 +64,4 @@ class Task:
     check_episodes: Callable[[int], Episodes]
     references: Callable[[int], tuple[Reference, ...]]
     stop_strings: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()

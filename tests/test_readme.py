@@ -1,5 +1,6 @@
 """What the documentation tells people to type works as it stands there."""
 
+import importlib
 import re
 import shlex
 from pathlib import Path
@@ -31,8 +32,8 @@ def test_python_blocks_run(block, capsys):
 def test_commands_name_what_exists(block):
     for line in block.strip().splitlines():
         words = shlex.split(line, comments=True)
-        if words[:3] == ["python", "-m", "experiments.sokoban"]:
-            parse_options("sokoban", words[3:])
+        if words[:2] == ["python", "-m"] and words[2].startswith("experiments."):
+            parse_options(importlib.import_module(words[2]).EXPERIMENT, words[3:])
         for requirements in re.findall(r"-r (\S+)", line):
             assert (PROJECT / requirements).exists()
         for module in re.findall(r"python -m ((?:experiments|benchmarks)\.\w+)", line):

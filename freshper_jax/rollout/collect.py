@@ -120,7 +120,8 @@ class EpisodeStats:
 
     `score [E]` is the sum of the task's own rewards; the format penalty is apart in
     `penalty [E]`. `valid` and `effective` are shares of an episode's turns. `cut [E]` marks
-    episodes ended because their row was full.
+    episodes ended because their row was full. `infos` holds the environment's own numbers as
+    they were after each episode's last turn, `[E]` each.
     """
 
     score: np.ndarray
@@ -132,6 +133,7 @@ class EpisodeStats:
     cut: np.ndarray
     sampled_tokens: int
     read_tokens: int
+    infos: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
 def collect(
@@ -240,6 +242,7 @@ def collect(
             penalties[live],
             {k: np.asarray(v)[live] for k, v in infos.items() if k in _FLAGS},
         )
+        record.keep_infos(slots[live], live, infos)
 
         closed = [bool(ids) and ids[-1] in renderer.stop_ids for ids in words]
         done = terminated | truncated
@@ -255,6 +258,7 @@ def collect(
 
 
 _FLAGS = ("success", "action_is_valid", "action_is_effective")
+_KNOWN = {*_FLAGS, "score", "format_penalty"}  # kept as fields of their own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -274,6 +278,7 @@ class _Record:
     valid: np.ndarray
     effective: np.ndarray
     cut: np.ndarray
+    infos: dict[str, np.ndarray]
 
     @classmethod
     def empty(cls, rows: int, width: int) -> _Record:
@@ -292,6 +297,7 @@ class _Record:
             np.zeros(narrow, np.int32),
             np.zeros(narrow, np.int32),
             np.zeros(narrow, bool),
+            {},
         )
 
     def append(self, episode: int, ids: Sequence[int]) -> slice:
@@ -324,6 +330,16 @@ class _Record:
         self.valid[numbers] += flags.get("action_is_valid", np.ones(len(numbers), bool))
         self.effective[numbers] += flags.get("action_is_effective", np.ones(len(numbers), bool))
 
+    def keep_infos(self, numbers: np.ndarray, live: np.ndarray, infos: Mapping[str, Any]) -> None:
+        """Write down the environment's own numbers of this turn over those of the last."""
+        for name, value in infos.items():
+            values = np.asarray(value)
+            if name in _KNOWN or values.dtype.kind not in "biuf":
+                continue
+            if name not in self.infos:
+                self.infos[name] = np.zeros(len(self.length), values.dtype)
+            self.infos[name][numbers] = values[live]
+
     def finish(
         self, episodes: Episodes, policy_version: int, temperature: float, keeps_t1: bool
     ) -> tuple[Trajectory, EpisodeStats]:
@@ -353,5 +369,6 @@ class _Record:
             cut=self.cut,
             sampled_tokens=sampled,
             read_tokens=int(self.length.sum()) - sampled,
+            infos=self.infos,
         )
         return trajectory, stats

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import rich.console
 
+from experiments.experiment import Experiment
 from experiments.progress import Console
 from experiments.runner import parse_options, run
-from experiments.sokoban import make_task
+from experiments.sokoban import EXPERIMENT
 
 FLAGS = (
     "--episodes=8",
@@ -23,11 +24,11 @@ FLAGS = (
 )
 
 
-def run_small(out: Path, *flags: str) -> tuple[Path, str]:
+def run_small(out: Path, *flags: str, experiment: Experiment = EXPERIMENT) -> tuple[Path, str]:
     """Run with the flags and return the run directory and what was printed."""
-    options = parse_options("sokoban", [*FLAGS, f"--out={out}", *flags])
+    options = parse_options(experiment, [*FLAGS, f"--out={out}", *flags])
     with (out.parent / f"{out.name}.txt").open("w+") as file:
         console = Console(rich.console.Console(file=file, width=120), every=1)
-        path = run(options, make_task, console)
+        path = run(options, experiment.make_task, console)
         file.seek(0)
         return path, file.read()

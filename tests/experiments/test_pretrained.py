@@ -11,7 +11,7 @@ from experiments.language import make_language
 from experiments.options import OptionsError
 from experiments.progress import Console
 from experiments.runner import parse_options
-from experiments.sokoban import make_task
+from experiments.sokoban import EXPERIMENT, make_task
 from freshper_jax.models import make_model, preset
 from freshper_jax.rollout import make_word_tokenizer
 from freshper_jax.weights import load_pretrained, save_pretrained
@@ -29,7 +29,7 @@ def cache(tmp_path_factory):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A model's folder, whose words are those of the task."""
-    task = make_task(parse_options("sokoban", []), Console())
+    task = make_task(parse_options(EXPERIMENT, []), Console())
     tokenizer = make_word_tokenizer(task.words)
     # Without biases it is a Llama; of a Qwen2 folder transformers reads the words as Qwen2's.
     shape = {"num_hidden_layers": 1, "scan_layers": True, "attention_bias": False}
@@ -108,7 +108,7 @@ def test_sixteen_bit_parameters_and_moments_are_trained(folder, tmp_path):
 
 
 def test_the_longest_episode_is_measured_in_the_tokens_of_the_model(folder):
-    options = parse_options("sokoban", list(flags(folder)))
+    options = parse_options(EXPERIMENT, list(flags(folder)))
     task = make_task(options, Console())
     renderer = make_language(options, task).renderer
     # Ten turns of a board of at most 22 things, with role and end tokens, and replies.
@@ -131,7 +131,7 @@ def test_the_longest_episode_is_measured_in_the_tokens_of_the_model(folder):
 )
 def test_what_cannot_work_is_refused_by_name(folder, wrong, message):
     def begin():
-        options = parse_options("sokoban", [*flags(folder), *wrong])
+        options = parse_options(EXPERIMENT, [*flags(folder), *wrong])
         make_language(options, make_task(options, Console()))
 
     with pytest.raises(OptionsError) as raised:

@@ -15,6 +15,7 @@ import pytest
 from experiments.options import OptionsError
 from experiments.run_directory import RunError
 from experiments.runner import parse_options
+from experiments.sokoban import EXPERIMENT
 from freshper_jax.training import CheckpointError, latest_step
 from tests.experiments.small import FLAGS, run_small
 
@@ -104,14 +105,14 @@ def test_every_arm_runs(arm, tmp_path):
 
 
 def test_arms_are_settings_and_flags_win_over_them():
-    fifo = parse_options("sokoban", ["--arm=fifo"])
+    fifo = parse_options(EXPERIMENT, ["--arm=fifo"])
     assert (fifo.replay.strategy, fifo.replay.capacity) == ("uniform", 512)
     assert (
-        parse_options("sokoban", ["--arm=fifo", "--replay.capacity=1024"]).replay.capacity == 1024
+        parse_options(EXPERIMENT, ["--arm=fifo", "--replay.capacity=1024"]).replay.capacity == 1024
     )
-    assert parse_options("sokoban", ["--arm", "per"]).replay.tau is None
-    assert parse_options("sokoban", ["--replay.tau", "7"]).replay.tau == 7.0
-    assert parse_options("sokoban", ["--arm=on_policy"]).replay.source == "none"
+    assert parse_options(EXPERIMENT, ["--arm", "per"]).replay.tau is None
+    assert parse_options(EXPERIMENT, ["--replay.tau", "7"]).replay.tau == 7.0
+    assert parse_options(EXPERIMENT, ["--arm=on_policy"]).replay.source == "none"
 
 
 @pytest.mark.slow
@@ -329,14 +330,14 @@ def test_a_run_that_saved_nothing_is_begun_anew(tmp_path):
 )
 def test_bad_values_are_refused_by_name(flags, message):
     with pytest.raises(OptionsError) as raised:
-        parse_options("sokoban", flags)
+        parse_options(EXPERIMENT, flags)
     assert message in str(raised.value)
 
 
 @pytest.mark.parametrize("flags", [["--replay.taus=3"], ["--iterations=many"]])
 def test_unknown_flags_end_the_program(flags, capsys):
     with pytest.raises(SystemExit) as raised:
-        parse_options("sokoban", flags)
+        parse_options(EXPERIMENT, flags)
     assert raised.value.code != 0
     output = "".join(capsys.readouterr())
     assert flags[0].lstrip("-").split("=")[0] in output

@@ -12,7 +12,7 @@ from experiments.language import make_language
 from experiments.options import OptionsError
 from experiments.progress import Console
 from experiments.runner import parse_options
-from experiments.sokoban import make_task
+from experiments.sokoban import EXPERIMENT, make_task
 from experiments.warm_start import demonstrate, starting_params
 
 FLAGS = (
@@ -42,8 +42,8 @@ class Heard(Console):
 def setting(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FRESHPER_CACHE", str(tmp_path_factory.mktemp("cache")))
-        task = make_task(parse_options("sokoban", []), Console())
-        options = parse_options("sokoban", FLAGS)
+        task = make_task(parse_options(EXPERIMENT, []), Console())
+        options = parse_options(EXPERIMENT, FLAGS)
         language = make_language(options, task)
         options = settle_options(options, task, language.renderer)
         yield task, options, build(options, task, language)
@@ -62,7 +62,7 @@ def test_demonstrations_solve_their_levels_in_the_fewest_moves(setting):
 def test_no_level_serves_two_ends(setting):
     task, options, _ = setting
     count = options.evaluation.final_episodes
-    env = task.make_env("train", 4 * options.episodes)
+    env = task.make_env("train", 4 * options.episodes, None)
 
     def codes(env, episodes):
         indices = episodes.options["start_indices"]
@@ -76,7 +76,7 @@ def test_no_level_serves_two_ends(setting):
     demonstrations = task.demonstrations(400, 6, 4)
     cloned = codes(demonstrations.env, demonstrations.episodes)
     checked = codes(env, task.check_episodes(256))
-    held_out = codes(task.make_env("held_out", 1), task.held_out_episodes(count))
+    held_out = codes(task.make_env("held_out", 1, None), task.held_out_episodes(count))
     assert (len(cloned), len(checked), len(held_out)) == (400, 256, count)
     assert cloned.isdisjoint(checked)
     assert cloned.isdisjoint(held_out)

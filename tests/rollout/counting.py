@@ -37,6 +37,8 @@ class CountdownEnv:
             "success": self.left == 0,
             "action_is_valid": right,
             "action_is_effective": right,
+            "turns_taken": self.turns.copy(),
+            "shown": np.array([str(n) for n in self.left], object),
         }
         texts = [str(n) for n in self.left]
         return texts, reward, self.left == 0, (self.left > 0) & (self.turns >= 6), infos

@@ -104,3 +104,12 @@ def test_a_prompt_larger_than_a_row_is_refused(renderer):
 def test_a_script_longer_than_its_budget_is_refused(renderer):
     with pytest.raises(ValueError, match="max_new_tokens: 3"):
         play(renderer, [0], [["1111"]], rows=1)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_infos_are_those_of_the_last_turn(renderer, rows):
+    seeds = [3, 0, 2, 1, 3]
+    replies = [["no", *map(str, range(seed % 4 + 1, 0, -1))] for seed in seeds]
+    _, stats = play(renderer, seeds, replies, rows)
+    assert set(stats.infos) == {"turns_taken"}  # numbers alone, and none that is a field
+    assert stats.infos["turns_taken"].tolist() == [seed % 4 + 2 for seed in seeds]
