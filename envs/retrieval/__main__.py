@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from envs.retrieval.corpus import CorpusError, folder_size, read_corpus
 from envs.retrieval.index import RETRIEVERS, build_index
@@ -20,14 +21,18 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True, help="the folder to be made")
     parser.add_argument("--retriever", choices=RETRIEVERS, default="bm25")
+    parser.add_argument(
+        "--stems", action="store_true", help="for bm25: words of one English stem are one word"
+    )
     arguments = parser.parse_args()
     start = time.perf_counter()
     try:
         corpus = read_corpus(arguments.corpus, counting("reading"))
-        settings = {}
+        settings: dict[str, Any] = {}
         if arguments.retriever == "tantivy":
             settings["progress"] = counting("indexing")
         else:
+            settings["stems"] = arguments.stems
             print("indexing ...", file=sys.stderr)
         build_index(corpus, arguments.out, arguments.retriever, **settings)
     except (OSError, CorpusError, ValueError, ImportError) as error:

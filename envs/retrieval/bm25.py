@@ -50,7 +50,7 @@ class Bm25Retriever:
 
 
 def build_bm25(
-    corpus: Corpus, *, k1: float = 1.5, b: float = 0.75, stems: bool | None = None
+    corpus: Corpus, *, k1: float = 1.5, b: float = 0.75, stems: bool = False
 ) -> Bm25Retriever:
     """Indexes a corpus.
 
@@ -58,13 +58,11 @@ def build_bm25(
         corpus: the passages.
         k1, b: how soon repeated words stop counting, and how much long passages are held
             back; the weights are fixed when the index is made.
-        stems: whether words are cut to English stems, which needs PyStemmer; by default
-            where it is installed.
+        stems: whether words are cut to English stems, which needs PyStemmer.
 
     Raises:
         ValueError: no passage holds a word; ImportError: bm25s or PyStemmer is missing.
     """
-    stems = _stemmer_is_installed() if stems is None else stems
     index = _bm25s().BM25(method="lucene", k1=checks.finite("k1", k1), b=checks.finite("b", b))
     tokens = _bm25s().tokenize(list(corpus.texts()), return_ids=True, **_settings(stems))
     if not tokens.vocab:
@@ -112,16 +110,8 @@ def _stemmer() -> Any:
     try:
         import Stemmer
     except ImportError as error:
-        raise ImportError("this index has stems, which need PyStemmer: pip install it") from error
+        raise ImportError("stems need PyStemmer: pip install PyStemmer") from error
     return Stemmer.Stemmer("english")
-
-
-def _stemmer_is_installed() -> bool:
-    try:
-        _stemmer()
-    except ImportError:
-        return False
-    return True
 
 
 def _bm25s() -> ModuleType:

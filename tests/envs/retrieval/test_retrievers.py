@@ -39,7 +39,7 @@ def retriever(request, kind, corpus, tmp_path):
 
 
 def test_each_query_has_its_own_hits(retriever):
-    found = retriever.search(["capital Peru", "gold metals", "Zürich", "lama"], 2)
+    found = retriever.search(["capital Peru", "gold metal", "Zürich", "lamas"], 2)
     assert [[hit.id for hit in hits] for hits in found] == [["c"], ["b", "a"], ["ü"], ["7"]]
     assert found[0][0].contents == '"Peru"\nPeru is a country. Its capital is Lima.'
     assert found[1][0].score > found[1][1].score > 0
