@@ -157,10 +157,10 @@ def make_task(options: Options[SearchOptions], console: Console) -> Task:
         guess = random_reference(asked, [golds[0] for golds in train.golds])
         reached = {
             "random answer": guess.exact,
-            "perfect reader of one search": oracle_reference(asked, retriever, topk=rules.topk),
+            "oracle, one search": oracle_reference(asked, retriever, topk=rules.topk),
         }
         if questions.facts is not None:
-            reached["perfect reader, searching well"] = oracle_reference(
+            reached["oracle, all searches"] = oracle_reference(
                 asked,
                 retriever,
                 topk=rules.topk,
@@ -196,6 +196,7 @@ def _check(options: Options[SearchOptions]) -> None:
             raise OptionsError(f"--{flag}: got {value}, expected {expected}")
 
     names = (*_OFFLINE, _FILE)
+    expect(settings.failures >= 0, "env.failures", settings.failures, "an integer of at least 0")
     expect(task in names, "task", task, f"one of {', '.join(names)}")
     if task == _FILE:
         expect(settings.data is not None, "env.data", None, "a file with --task file")
