@@ -273,11 +273,18 @@ def _finish(
         episodes=options.episodes,
         references={one.name: one.success for one in references},
     )
-    plot_ages(history, directory.path / "ages.png", title=title, tau=options.replay.tau)
+    plot_ages(history, directory.path / "ages.png", title=title, tau=_tau_in_use(options, history))
     render_episodes(directory.path / "episodes.md", parts.renderer, trajectory, sampled, 8)
     if parts.language.source is not None:
         _export(parts, directory, state.train.params)
     console.say(f"Table, pictures and episodes: {directory.path}")
+
+
+def _tau_in_use(options: Options, history: Sequence[dict[str, Any]]) -> float | None:
+    """Return the decay constant in use in the end."""
+    if options.replay.tau == "auto":
+        return next((line["tau/tau"] for line in reversed(history) if "tau/tau" in line), None)
+    return options.replay.tau
 
 
 def _export(parts: Parts, directory: RunDirectory, params: Any) -> None:
@@ -304,7 +311,11 @@ def _items(state: RunState, reference: Any) -> dict[str, Any]:
         "rng": (state.key, state.iteration),
         "reference": reference,
     }
-    return items if state.replay is None else {**items, "replay": state.replay}
+    if state.replay is not None:
+        items["replay"] = state.replay
+    if state.tau is not None:
+        items["tau"] = state.tau
+    return items
 
 
 def _save(options: Options, directory: RunDirectory, state: RunState, reference: Any) -> None:
@@ -343,5 +354,6 @@ def _load(options: Options, parts: Parts, out: Path, console: Console) -> tuple[
         replay=items.get("replay"),
         key=key,
         iteration=iteration,
+        tau=items.get("tau"),
     )
     return state, items["reference"]
