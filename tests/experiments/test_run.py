@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+from envs import TaskError
 from experiments.options import OptionsError
 from experiments.run_directory import RunError
 from experiments.runner import parse_options
@@ -192,6 +194,52 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     )
     results = [(tmp_path / name / "results.json").read_text() for name in ("killed", "whole")]
     assert results[0] == results[1]
+
+
+class Failing:
+    """An environment whose steps fail from the n-th on, as one does that has lost its server."""
+
+    def __init__(self, env, steps):
+        self.env, self.left = env, steps
+
+    def __getattr__(self, name):
+        return getattr(self.env, name)
+
+    def step(self, actions):
+        self.left -= 1
+        if self.left < 0:
+            raise TaskError("the server is down; start it again")
+        return self.env.step(actions)
+
+
+@pytest.mark.parametrize(
+    ("split", "steps", "last"),
+    [("train", 20, 2), ("held_out", 12, 2)],
+    ids=["in an iteration", "in an evaluation"],
+)
+def test_what_was_collected_before_a_failure_is_kept(finished, tmp_path, split, steps, last):
+    def make_task(options, console):
+        task = EXPERIMENT.make_task(options, console)
+
+        def make_env(which, rows, renderer):
+            env = task.make_env(which, rows, renderer)
+            return Failing(env, steps) if which == split else env
+
+        return dataclasses.replace(task, make_env=make_env)
+
+    failing = dataclasses.replace(EXPERIMENT, make_task=make_task)
+    out = tmp_path / "run"
+    with pytest.raises(TaskError, match="start it again"):
+        run_small(out, "--checkpoint-every=100", experiment=failing)
+    assert latest_step(out / "checkpoints") == last
+    assert [line["iteration"] for line in history(out)] == list(range(last + 1))
+    path, printed = run_small(out, "--checkpoint-every=100", "--resume")
+    assert f"after iteration {last}" in printed
+    whole = history(finished[0])
+    if split == "held_out":  # the evaluation that failed is the one thing missing
+        whole[last] = {k: v for k, v in whole[last].items() if not k.startswith("held_out/")}
+    assert history(path) == whole
+    jax.tree.map(np.testing.assert_array_equal, parameters(path), parameters(finished[0]))
 
 
 @pytest.mark.slow
