@@ -320,7 +320,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "pretrained": {
         "max_new_tokens": 128,
-        "max_tokens": 2048,
+        "max_tokens": 4096,
         "evaluation": {"episodes": 64, "final_episodes": 256},
     },
     "smollm2-135m": {

@@ -36,12 +36,12 @@ def main() -> None:
         return
     try:
         questions = read_questions(arguments.data)
-        retriever = None if arguments.index is None else open_index(arguments.index)
+        index = None if arguments.index is None else open_index(arguments.index)
     except (OSError, ValueError, ImportError, RetrievalError) as error:
         sys.exit(f"error: {error}")
     _print_questions(arguments.data.name, questions)
-    if retriever is not None:
-        _print("oracle, one search", oracle_reference(questions, retriever, topk=arguments.topk))
+    if index is not None:
+        _print("oracle, one search", oracle_reference(questions, index, topk=arguments.topk))
 
 
 def _print_facts(title: str, facts: Facts, retriever: Retriever, topk: int) -> None:

@@ -5,8 +5,10 @@ import warnings
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from envs.failures import TaskError
 
-class RetrievalError(RuntimeError):
+
+class RetrievalError(TaskError):
     """A search could not be made; the message says where and why."""
 
 
