@@ -52,3 +52,9 @@ for _name, _task in (
         vector_entry_point="envs.math_problems:make_math",
         kwargs={"task": _task},
     )
+
+register(
+    id="FreshPER/NQSearch-v0",
+    entry_point="envs.nq_search:make_single_nq_search",
+    vector_entry_point="envs.nq_search:make_nq_search",
+)
