@@ -38,7 +38,7 @@ from experiments.run_directory import (
 )
 from experiments.task import Task
 from experiments.warm_start import starting_params
-from freshper_jax.models import merge_adapters
+from freshper_jax.models import merge_adapters, without_value_head
 from freshper_jax.rollout import EpisodeStats, RolloutError, Trajectory
 from freshper_jax.training import CheckpointError, RunState, TrainState, restore, save
 from freshper_jax.weights import save_pretrained
@@ -283,6 +283,7 @@ def _finish(
 def _export(parts: Parts, directory: RunDirectory, params: Any) -> None:
     """Write the final policy as transformers and `load_pretrained` read it, adapters merged."""
     language, folder = parts.language, directory.path / "model"
+    params = without_value_head(params)
     config = language.model.config
     if language.lora is not None and parts.base is not None:
         params = merge_adapters(config, language.lora, parts.base, params)

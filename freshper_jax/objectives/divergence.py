@@ -50,6 +50,11 @@ class RowStatistics:
         """The k3 estimate a token of each row, `[B]`, nats."""
         return self.kl_k3 / jnp.maximum(self.token_count, 1)
 
+    @property
+    def mean_td_error(self) -> jax.Array:
+        """The mean `|TD error|` of each row, `[B]`."""
+        return self.td_error / jnp.maximum(self.token_count, 1)
+
 
 def masked_log_ratio(
     log_probs: jax.Array, behaviour_log_probs: jax.Array, response_mask: jax.Array
