@@ -239,6 +239,7 @@ def build(options: Options, task: Task, language: Language) -> Parts:
                 batch=options.replay.batch,
                 beta=options.replay.beta if corrects else (0.0, 0.0),
             ),
+            auto_tau=make_auto_tau(options),
             place=lambda tree: jax.device_put(tree, rows),
         )
 
@@ -249,11 +250,25 @@ def init_run_state(options: Options, parts: Parts, params: Any) -> RunState:
     """Return the state before the first iteration, wherever `params`, of the policy, are."""
     if options.learning.has_critic:
         params = {**params, VALUE_HEAD: init_value_head(parts.model.config)}
+    auto_tau = make_auto_tau(options)
     return RunState(
         train=init_train_state(params, parts.optimizer),
         replay=None if parts.buffer is None else parts.buffer.init(_example_row(options)),
         key=jax.random.key(options.seed),
         iteration=jnp.zeros((), jnp.int32),
+        tau=None if auto_tau is None else auto_tau.init(),
+    )
+
+
+def make_auto_tau(options: Options) -> replay.AutoTau | None:
+    """Return how tau follows from the measured divergence; None where it is fixed."""
+    settings = options.replay
+    if settings.source != "buffer" or settings.tau != "auto":
+        return None
+    return replay.AutoTau(
+        prior=settings.tau_prior,
+        multiple=settings.tau_multiple,
+        forgetting=settings.tau_forgetting,
     )
 
 
@@ -314,7 +329,7 @@ def _make_buffer(options: Options) -> replay.ReplayBuffer:
     buffer = replay.make_buffer(
         capacity=settings.capacity,
         alpha=settings.alpha,
-        tau=settings.tau,
+        tau=settings.tau_prior if settings.tau == "auto" else settings.tau,
         strategy=settings.strategy,
         insertion=settings.insertion,
         eviction=settings.eviction,

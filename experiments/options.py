@@ -29,7 +29,16 @@ __all__ = [
     "preset_defaults",
 ]
 
-Arm = Literal["freshper", "per", "uniform", "fifo", "on_policy", "on_policy_epochs"]
+Arm = Literal[
+    "freshper",
+    "freshper_auto",
+    "freshper_corrected",
+    "per",
+    "uniform",
+    "fifo",
+    "on_policy",
+    "on_policy_epochs",
+]
 Preset = Literal["tiny", "smollm2-135m", "qwen2.5-0.5b", "qwen2.5-7b", "qwen3-0.6b"]
 
 # Strategies that take no row twice in a draw.
@@ -55,8 +64,15 @@ class ReplayOptions:
         "groups",
     ] = "prioritized"
     """How rows are drawn; groups draws all episodes of a --group-size group together."""
-    tau: float | None = 10.0
-    """Decay constant in optimiser updates; None keeps priorities from ageing."""
+    tau: float | Literal["auto"] | None = 10.0
+    """Decay constant in optimiser updates; None keeps priorities from ageing; auto sets it from the
+    divergence that the replay updates measure."""
+    tau_prior: float = 10.0
+    """With tau auto: its value until something was measured."""
+    tau_multiple: float = 3.0
+    """With tau auto: tau over the age at which the ESS share of replayed rows falls to a half."""
+    tau_forgetting: float = 0.98
+    """With tau auto: what an observation is still worth after another update."""
     alpha: float = 0.6
     """Priority exponent: 0 draws uniformly."""
     beta: tuple[float, float] = (0.4, 1.0)
@@ -193,6 +209,8 @@ class Options(Generic[Env]):
 
 _ARMS: dict[str, dict[str, Any]] = {
     "freshper": {},
+    "freshper_auto": {"tau": "auto"},
+    "freshper_corrected": {"weights": "batch_max"},
     "per": {"tau": None},
     "uniform": {"strategy": "uniform", "tau": None},
     "fifo": {"strategy": "uniform", "tau": None, "capacity": 512},
@@ -311,10 +329,25 @@ def check_options(options: Options) -> None:
         "a number above 0 (training needs samples; greedy replies are part of the final table)",
     )
     expect(
-        replay.tau is None or 1e-30 <= replay.tau <= 1e30,
+        replay.tau in (None, "auto")
+        or (isinstance(replay.tau, int | float) and 1e-30 <= replay.tau <= 1e30),
         "replay.tau",
         replay.tau,
-        "a number above 0, from 1e-30 to 1e30, or None",
+        "a number above 0, from 1e-30 to 1e30, auto, or None",
+    )
+    expect(
+        replay.tau != "auto" or replay.strategy not in ("uniform", "newest", "oldest"),
+        "replay.tau",
+        replay.tau,
+        f"None with --replay.strategy {replay.strategy}, which knows no ages",
+    )
+    expect(1 <= replay.tau_prior <= 1e6, "replay.tau-prior", replay.tau_prior, "1 to 1e6")
+    positive("replay.tau-multiple", replay.tau_multiple)
+    expect(
+        0 < replay.tau_forgetting < 1,
+        "replay.tau-forgetting",
+        replay.tau_forgetting,
+        "a number between 0 and 1",
     )
     expect(0 <= replay.alpha <= 4, "replay.alpha", replay.alpha, "a number from 0 to 4")
     expect(
