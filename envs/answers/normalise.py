@@ -39,7 +39,7 @@ _UNITS = (
     "miles", "seconds", "minutes", "hours", "hour", "days", "day", "weeks", "months", "years",
     "degrees", "degree", "radians", "dollars", "dollar", "cents", "cent", "euros", "pounds",
     "units", "unit", "percent", "grams", "kilograms", "liters", "litres", "mph",
-    "平方千米", "平方厘米", "平方米", "千米", "厘米", "小时", "海里", "米", "度",
+    "平方千米", "平方厘米", "平方米", "千米", "厘米", "小时", "秒", "海里", "米", "度",
     "cm", "mm", "km", "dm", "kg", "mg", "ml", "mL", "ft", "yd", "mi", "lb", "oz", "sec", "min",
     "hrs", "hr", "rad", "m", "g", "s", "h", "L",
 )  # fmt: skip
