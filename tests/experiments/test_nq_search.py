@@ -233,7 +233,7 @@ def test_flags_that_cannot_work_are_named(message):
 
 @pytest.mark.parametrize("rules", ["default", "search-r1", "paper"])
 def test_rows_hold_the_longest_episode(rules):
-    _, task = make_task("task=facts", f"env.rules={rules}", "prompt=default", "env.topk=3")
+    _, task = make_task("preset=qwen2.5-0.5b", f"env.rules={rules}")
     words = {*task.words, "Searches left: ", "Replies left: ", "Question: "}
     renderer = make_chat_renderer(make_word_tokenizer(sorted(words)))
     replies = ["<search>Peru country</search>"] * 4 + ["nothing"] * 5 + ["<answer>x</answer>"]
