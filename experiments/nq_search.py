@@ -315,8 +315,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "iterations": 100,
         "max_new_tokens": 12,
         "env": {"searches": 1, "horizon": 3, "topk": 1, "information_tokens": 64},
-        "warm_start": {"traces": 4000, "target": 0.3},
-        "evaluation": {"final_episodes": 512},
+        "warm_start": {"traces": 5000, "target": 0.5},
+        "evaluation": {"final_episodes": 256},
     },
     "pretrained": {
         "max_new_tokens": 128,
