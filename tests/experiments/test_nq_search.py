@@ -126,6 +126,13 @@ def test_information_keeps_to_its_tokens(budget):
         assert count == budget
 
 
+def test_the_question_is_repeated_where_asked_for():
+    _, task = make_task("task=one_hop", "env.repeat-question=True")
+    env = task.make_env("train", 1, None)
+    (question,), _ = env.reset(seed=0)
+    assert env.step(["<search>Peru</search>"])[0][0].endswith(f"</information>\n{question}")
+
+
 def test_splits_share_no_answer(made):
     _, task = made
     train = task.demonstrations(10_000, 6, 1).episodes

@@ -150,6 +150,12 @@ def test_documents_without_scores_or_in_two_parts_are_read():
     assert (second.title, second.text) == ("T", "y")
 
 
+def test_what_utf8_cannot_carry_is_taken_out_of_an_answer():
+    answer = b'{"result": [[{"document": {"id": "1", "contents": "a\\ud800b"}, "score": 1}]]}'
+    with answering(lambda number, body: (200, answer)) as (url, _), client(url) as remote:
+        assert remote.search(["x"], 1)[0][0].contents == "a?b"
+
+
 def test_no_more_hits_come_than_were_asked_for():
     answer = json.dumps({"result": [[{"contents": "x"}] * 9]}).encode()
     with answering(lambda number, body: (200, answer)) as (url, _), client(url) as remote:
