@@ -129,8 +129,8 @@ class _Bridge:
 def make_facts() -> Facts:
     """Makes the questions and passages; every call gives the same.
 
-    A question is held out if the entity whose fact it asks for is, so that no answer of a
-    held-out question was ever asked for in training: all that is left of it are passages. Two-hop
+    A question is held out if the entity whose fact it asks for is, so that no training question
+    asks for the fact in other words, or names the entity: it stands in passages alone. Two-hop
     training questions use no held-out bridge either.
     """
     return _facts(_entities(), _bridges(), DISTRACTORS)
