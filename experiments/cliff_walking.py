@@ -13,7 +13,8 @@ __all__ = ["EXPERIMENT", "main"]
 
 
 def _make_task(options: Options[WalkOptions], console: Console) -> Task:
-    return make_walk_task("cliff_walking", CLIFF_WALKING, options, console)
+    del console  # maps are drawn in a moment
+    return make_walk_task("cliff_walking", CLIFF_WALKING, options)
 
 
 EXPERIMENT = Experiment(

@@ -25,7 +25,6 @@ from envs.grid_walk import (
 )
 from envs.prompts import STYLES
 from experiments.options import Options, OptionsError
-from experiments.progress import Console
 from experiments.task import Demonstrations, Reference, Split, Task
 from freshper_jax.rollout import ChatRenderer, Episodes
 
@@ -34,7 +33,7 @@ __all__ = ["WalkOptions", "make_walk_task"]
 # A tiny policy reads a list of things and places, shorter than the drawn map.
 _TINY_STYLE, _STYLE = "coordinates", "default"
 _MEASURED = 32  # maps, those with the most on them, on which the length of an episode is found
-_ENDLESS = 2**31 - 1  # episodes of a preset of one map, told apart by their seeds
+_ENDLESS = 2**31 - 1  # episodes on one map, or on slippery ones, are told apart by their seeds
 # Where the seeds of what is cloned and checked begin, apart from the held-out ones, from 0 on.
 _CLONED, _CHECKED = 2**40, 2**41
 
@@ -47,13 +46,15 @@ class WalkOptions:
     """Actions an episode may take."""
     success_rate: float | None = None
     """Probability that a step goes where it is meant to go; 1 on firm ground."""
+    plain: float | None = None
+    """Probability that a cell is no hole or cliff, where maps are drawn."""
     min_path: int | None = None
     """Steps that a shortest way must take, where maps are drawn."""
     reward_scale: float = 1.0
     """What all rewards and the format penalty are multiplied by."""
 
 
-def make_walk_task(name: str, walk: WalkTask, options: Options[WalkOptions], _: Console) -> Task:
+def make_walk_task(name: str, walk: WalkTask, options: Options[WalkOptions]) -> Task:
     """Make the task of a preset.
 
     Args:
@@ -144,7 +145,7 @@ def make_walk_task(name: str, walk: WalkTask, options: Options[WalkOptions], _: 
         name=f"{name}-{options.task}",
         identity=_digest(preset, style, train, held_out),
         max_tokens=max_tokens,
-        held_out_count=_ENDLESS if alone else len(held_out),
+        held_out_count=_ENDLESS if alone or preset.rules.success_rate < 1 else len(held_out),
         make_env=make_env,
         words=_words(walk, train, game(train).system_prompt),
         train_episodes=train_episodes,

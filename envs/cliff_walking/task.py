@@ -9,7 +9,7 @@ from dataclasses import replace
 from envs.cliff_walking.tiles import draw_tiles
 from envs.grid_walk.bank import Scatter
 from envs.grid_walk.rules import Rules
-from envs.grid_walk.task import Preset, WalkTask
+from envs.grid_walk.task import Preset, WalkTask, tell_of_slips
 from envs.prompts import Wording
 
 ACTIONS = ("Up", "Right", "Down", "Left")
@@ -45,15 +45,9 @@ def wording(rules: Rules) -> Wording:
         f"the map a step outward leaves you where you are. Each step costs {plain:g}. A step onto "
         f"the cliff costs {cliff:g} and puts you back at the start. The goal ends the walk."
     )
-    if rules.success_rate < 1:
-        told += (
-            " The ground is slippery: a step goes where you mean it to go with probability "
-            f"{rules.success_rate:.3g}, and otherwise to one of the two sides of that way, "
-            "each as likely."
-        )
     return Wording(
         goal="Walk to the goal, not onto the cliff.",
-        rules=told,
+        rules=told + tell_of_slips(rules, "ground"),
         legend="Symbols: o ground, C cliff, T goal, x you.",
         actions=ACTIONS,
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from envs.frozen_lake.tiles import draw_tiles
 from envs.grid_walk.bank import Scatter
 from envs.grid_walk.rules import Rules
-from envs.grid_walk.task import Preset, WalkTask
+from envs.grid_walk.task import Preset, WalkTask, tell_of_slips
 from envs.prompts import Wording
 
 ACTIONS = ("Left", "Down", "Right", "Up")
@@ -62,15 +62,9 @@ def wording(rules: Rules) -> Wording:
         "the walk. You move one cell at a time, over ice and onto the goal alike; at the edge of "
         "the lake a step outward leaves you where you are."
     )
-    if rules.success_rate < 1:
-        told += (
-            " The ice is slippery: a step goes where you mean it to go with probability "
-            f"{rules.success_rate:.3g}, and otherwise to one of the two sides of that way, "
-            "each as likely."
-        )
     return Wording(
         goal="Walk to the goal, not into a hole.",
-        rules=told,
+        rules=told + tell_of_slips(rules, "ice"),
         legend="Symbols: _ ice, O hole, G goal, P you, X you in a hole, √ you on the goal.",
         actions=ACTIONS,
     )

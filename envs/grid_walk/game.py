@@ -163,11 +163,12 @@ def load_game(
     *,
     split: str = "train",
     bank_seed: int = 0,
-    horizon: int | None = None,
-    success_rate: float | None = None,
-    min_path: int | None = None,
-    reward_scale: float = 1.0,
-    **options: Any,
+    prompt: str = "default",
+    spaced: bool = False,
+    tag: str = "answer",
+    max_actions_per_turn: int = 1,
+    tile: int = TILE,
+    **settings: Any,
 ) -> Game[WalkState]:
     """Makes the game of a preset's maps.
 
@@ -176,20 +177,24 @@ def load_game(
         preset: its name, or a preset of your own.
         split: `train` or `held_out`.
         bank_seed: of the maps.
-        horizon, success_rate, min_path, reward_scale: see `adapt`.
-        **options: further arguments of `make_game`.
+        prompt, spaced, tag, max_actions_per_turn, tile: see `make_game`.
+        **settings: what to change of the preset, see `adapt`.
 
     Raises:
         ValueError: an argument is out of range, or a preset unknown.
     """
-    preset = adapt(
-        task.preset(preset),
-        horizon=horizon,
-        success_rate=success_rate,
-        min_path=min_path,
-        reward_scale=reward_scale,
+    preset = adapt(task.preset(preset), **settings)
+    maps = _bank(preset.source, bank_seed).split(split)
+    return make_game(
+        task,
+        maps,
+        preset,
+        prompt=prompt,
+        spaced=spaced,
+        tag=tag,
+        max_actions_per_turn=max_actions_per_turn,
+        tile=tile,
     )
-    return make_game(task, _bank(preset.source, bank_seed).split(split), preset, **options)
 
 
 def make_single(

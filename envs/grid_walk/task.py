@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -37,11 +38,23 @@ class Preset:
         checks.finite("format_penalty", self.format_penalty)
 
 
+def tell_of_slips(rules: Rules, ground: str) -> str:
+    """Returns what is to be said of a slippery ground of a name; nothing where it is firm."""
+    if rules.success_rate == 1:
+        return ""
+    return (
+        f" The {ground} is slippery: a step goes where you mean it to go with probability "
+        f"{rules.success_rate:.3g}, and otherwise to one of the two sides of that way, each as "
+        "likely."
+    )
+
+
 def adapt(
     preset: Preset,
     *,
     horizon: int | None = None,
     success_rate: float | None = None,
+    plain: float | None = None,
     min_path: int | None = None,
     reward_scale: float = 1.0,
 ) -> Preset:
@@ -51,23 +64,27 @@ def adapt(
         preset: what to change.
         horizon: actions an episode may take.
         success_rate: the probability of going where one means to.
+        plain: the probability that a cell is no hazard; for maps that are drawn.
         min_path: the steps that a shortest way must take; for maps that are drawn.
         reward_scale: what all rewards and the penalty are multiplied by.
 
     Raises:
-        ValueError: a value is out of range, or `min_path` is given for a preset of one map.
+        ValueError: a value is out of range, or it is of maps that are drawn and there are none.
     """
     if not 0 < reward_scale < math.inf:
         raise ValueError(f"reward_scale must be positive, not {reward_scale}")
-    plain, hazard, goal = (reward_scale * reward for reward in preset.rules.rewards)
-    rules = replace(preset.rules, rewards=(plain, hazard, goal))
+    step, hazard, goal = (reward_scale * reward for reward in preset.rules.rewards)
+    rules = replace(preset.rules, rewards=(step, hazard, goal))
     if success_rate is not None:
         rules = replace(rules, success_rate=success_rate)
     source = preset.source
-    if min_path is not None:
+    drawn: dict[str, Any] = {"plain": plain, "min_path": min_path}
+    for field, value in drawn.items():
+        if value is None:
+            continue
         if not isinstance(source, Scatter):
-            raise ValueError(f"min_path: preset {preset.name!r} has one map, none are drawn")
-        source = replace(source, min_path=min_path)
+            raise ValueError(f"{field}: preset {preset.name!r} has one map, none are drawn")
+        source = replace(source, **{field: value})
     return replace(
         preset,
         source=source,

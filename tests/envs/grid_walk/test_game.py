@@ -274,6 +274,13 @@ def test_settings_of_a_preset_can_be_changed():
     env = make_frozen_lake("4x4", 64, horizon=3, min_path=5, success_rate=0.5)
     assert env.game.horizon == 3
     assert (env.reset(seed=0)[1]["optimal_length"] >= 5).all()
+    holes = [
+        np.mean(
+            [text.count("O") for text in make_frozen_lake("8x8", 512, **change).reset(seed=0)[0]]
+        )
+        for change in ({"prompt": "minimal"}, {"prompt": "minimal", "plain": 0.95})
+    ]
+    assert holes[1] < 0.6 * holes[0]
     held_out = make_frozen_lake("4x4", 1, split="held_out")
     assert held_out.game.starts == 1024
     other = make_frozen_lake("4x4", 8, bank_seed=1).reset(seed=0)[0]
@@ -296,6 +303,9 @@ def test_settings_of_a_preset_can_be_changed():
         ({"reward_scale": 0}, ValueError, "reward_scale must be positive, not 0"),
         ({"min_path": 11}, ValueError, r"max_path must be at least min_path \(11\), not 10"),
         ({"preset": "fixed-4x4", "min_path": 2}, ValueError, "'fixed-4x4' has one map"),
+        ({"plain": 2.0}, ValueError, "plain must be from 0 to 1, not 2"),
+        ({"preset": "fixed-8x8", "plain": 0.5}, ValueError, "'fixed-8x8' has one map"),
+        ({"depth": 3}, TypeError, "depth"),
         ({"bank_seed": -1}, ValueError, "seed must not be negative"),
     ],
 )
