@@ -13,6 +13,8 @@ import numpy as np
 
 from envs import GameVectorEnv
 from envs.actions import parse_actions
+from envs.cliff_walking import make_cliff_walking
+from envs.frozen_lake import make_frozen_lake
 from envs.sokoban import (
     ACTIONS,
     PRESETS,
@@ -33,6 +35,9 @@ TARGETS = {
     "boards_to_text_per_s": 100_000,
     "layouts_6x6_per_s": 150,
 }
+ITERATION_STEPS = 10_240  # the paper's iteration: 128 groups of 8 episodes of 10 turns
+ITERATION_SECONDS = 0.2  # at most, parsing and rendering included, in every style of prompt
+STYLES = ("minimal", "coordinates", "default", "reference")
 
 
 def rate(run: Callable[[], object], items: int, *, seconds: float = 0.5, repeats: int = 3) -> float:
@@ -79,7 +84,53 @@ def measure() -> dict[str, float]:
             return solvable_starts(carve_layouts(draw, 64, size, size, boxes), longest)
 
         figures[f"layouts_{size}x{size}_per_s"] = rate(generate, 64)
-    return figures
+    return figures | measure_iterations(levels)
+
+
+def grid_tasks(levels: LevelSet) -> dict[str, Callable[[str], GameVectorEnv]]:
+    """Returns by name how each task that is played on a grid is made in a style of prompt."""
+    return {
+        "sokoban": lambda style: GameVectorEnv(make_game(levels, horizon=10, prompt=style), ROWS),
+        "frozen_lake_4x4": lambda style: make_frozen_lake("4x4", ROWS, prompt=style),
+        "frozen_lake_slippery_8x8": lambda style: make_frozen_lake(
+            "slippery-8x8", ROWS, prompt=style, horizon=10
+        ),
+        "cliff_walking": lambda style: make_cliff_walking(
+            "standard", ROWS, prompt=style, horizon=10
+        ),
+    }
+
+
+def measure_iterations(levels: LevelSet) -> dict[str, float]:
+    """Returns the CPU seconds of `ITERATION_STEPS` steps of each grid task, by task and style."""
+    return {
+        f"iteration_{name}_{style}_s": iteration_seconds(make(style))
+        for name, make in grid_tasks(levels).items()
+        for style in STYLES
+    }
+
+
+def iteration_seconds(env: GameVectorEnv, *, repeats: int = 3) -> float:
+    """Returns the CPU seconds of `ITERATION_STEPS` steps with long replies; best of the repeats.
+
+    Every tenth turn the rows start anew, and the replies are what a model that thinks first
+    gives: some fifty words, and one of the actions at random.
+    """
+    rng = np.random.default_rng(0)
+    thought = "I look at the board and think. " * 7
+    turns = [
+        [f"<think>{thought}</think>{env.game.action_replies[a]}" for a in row]
+        for row in rng.integers(0, len(env.game.action_replies), (10, env.num_envs))
+    ]
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.process_time()
+        for step_number in range(ITERATION_STEPS // env.num_envs):
+            if step_number % len(turns) == 0:
+                env.reset(seed=0)
+            env.step(turns[step_number % len(turns)])
+        best = min(best, time.process_time() - start)
+    return best
 
 
 def _text_env_rate(levels: LevelSet, replies: list[str], prompt: str) -> float:
@@ -99,7 +150,9 @@ def main() -> None:
     figures = measure()
     for name, value in figures.items():
         target = f"  (at least {TARGETS[name]:,})" if name in TARGETS else ""
-        print(f"{name:32} {value:>14,.1f}{target}")
+        if name.startswith("iteration_"):
+            target = f"  (at most {ITERATION_SECONDS})"
+        print(f"{name:44} {value:>14,.{3 if name.endswith('_s') and value < 10 else 1}f}{target}")
     if path is not None:
         path.write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
 

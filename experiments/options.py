@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from experiments.learning import LearningOptions, check_learning
+
 __all__ = [
     "ONCE_EACH",
     "Arm",
@@ -27,7 +29,16 @@ __all__ = [
     "preset_defaults",
 ]
 
-Arm = Literal["freshper", "per", "uniform", "fifo", "on_policy", "on_policy_epochs"]
+Arm = Literal[
+    "freshper",
+    "freshper_auto",
+    "freshper_corrected",
+    "per",
+    "uniform",
+    "fifo",
+    "on_policy",
+    "on_policy_epochs",
+]
 Preset = Literal["tiny", "smollm2-135m", "qwen2.5-0.5b", "qwen2.5-7b", "qwen3-0.6b"]
 
 # Strategies that take no row twice in a draw.
@@ -53,8 +64,15 @@ class ReplayOptions:
         "groups",
     ] = "prioritized"
     """How rows are drawn; groups draws all episodes of a --group-size group together."""
-    tau: float | None = 10.0
-    """Decay constant in optimiser updates; None keeps priorities from ageing."""
+    tau: float | Literal["auto"] | None = 10.0
+    """Decay constant in optimiser updates; None keeps priorities from ageing; auto sets it from the
+    divergence that the replay updates measure."""
+    tau_prior: float = 10.0
+    """With tau auto: its value until something was measured."""
+    tau_multiple: float = 3.0
+    """With tau auto: tau over the age at which the ESS share of replayed rows falls to a half."""
+    tau_forgetting: float = 0.98
+    """With tau auto: what an observation is still worth after another update."""
     alpha: float = 0.6
     """Priority exponent: 0 draws uniformly."""
     beta: tuple[float, float] = (0.4, 1.0)
@@ -74,42 +92,12 @@ class ReplayOptions:
     for few trajectories are as long as the longest. The oldest leave when tokens run out."""
     group_priority: Literal["mean", "max"] = "mean"
     """What of its members' priorities is the priority of a group."""
-    priority: Literal["return", "advantage", "length", "constant"] = "return"
-    """Base priority of a trajectory."""
+    priority: Literal["return", "advantage", "td_error", "length", "constant"] = "return"
+    """Base priority of a trajectory; td_error is set anew whenever it is replayed."""
     insertion: Literal["base", "max"] = "base"
     """Priority of a new row: its own base, or the largest base held."""
     weights: Literal["batch_max", "buffer_max", "mean", "raw", "off"] = "off"
     """Normaliser of the importance weights; raw leaves them as they are, off makes them all 1."""
-
-
-@dataclasses.dataclass(frozen=True)
-class LearningOptions:
-    """Objective and optimiser."""
-
-    learning_rate: float = 3e-4
-    schedule: Literal["constant", "cosine", "linear"] = "cosine"
-    """Shape after the warm-up; it counts optimiser updates, replay updates included."""
-    warmup: int = 10
-    """Optimiser updates of linear warm-up."""
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-    clip: float = 0.2
-    """Half-width of the PPO ratio clip."""
-    dual_clip: float | None = 3.0
-    """Bound on the ratio where the advantage is negative; None leaves it open."""
-    aggregation: Literal[
-        "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
-    ] = "token-mean"
-    """How token losses become one number."""
-    discount: float = 0.97
-    """Discount a response token."""
-    advantage_clip: float | None = None
-    """Bound on the whitened advantage."""
-    entropy_coefficient: float = 0.0
-    kl_coefficient: float = 0.0
-    """Weight of the KL to the starting policy in the reward."""
-    microbatches: int = 8
-    """Parts into which an update splits its batch to save memory."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,6 +209,8 @@ class Options(Generic[Env]):
 
 _ARMS: dict[str, dict[str, Any]] = {
     "freshper": {},
+    "freshper_auto": {"tau": "auto"},
+    "freshper_corrected": {"weights": "batch_max"},
     "per": {"tau": None},
     "uniform": {"strategy": "uniform", "tau": None},
     "fifo": {"strategy": "uniform", "tau": None, "capacity": 512},
@@ -339,10 +329,25 @@ def check_options(options: Options) -> None:
         "a number above 0 (training needs samples; greedy replies are part of the final table)",
     )
     expect(
-        replay.tau is None or 1e-30 <= replay.tau <= 1e30,
+        replay.tau in (None, "auto")
+        or (isinstance(replay.tau, int | float) and 1e-30 <= replay.tau <= 1e30),
         "replay.tau",
         replay.tau,
-        "a number above 0, from 1e-30 to 1e30, or None",
+        "a number above 0, from 1e-30 to 1e30, auto, or None",
+    )
+    expect(
+        replay.tau != "auto" or replay.strategy not in ("uniform", "newest", "oldest"),
+        "replay.tau",
+        replay.tau,
+        f"None with --replay.strategy {replay.strategy}, which knows no ages",
+    )
+    expect(1 <= replay.tau_prior <= 1e6, "replay.tau-prior", replay.tau_prior, "1 to 1e6")
+    positive("replay.tau-multiple", replay.tau_multiple)
+    expect(
+        0 < replay.tau_forgetting < 1,
+        "replay.tau-forgetting",
+        replay.tau_forgetting,
+        "a number between 0 and 1",
     )
     expect(0 <= replay.alpha <= 4, "replay.alpha", replay.alpha, "a number from 0 to 4")
     expect(
@@ -367,29 +372,21 @@ def check_options(options: Options) -> None:
             f"at least --replay.batch ({replay.batch})",
         )
         _check_buffer(options, expect)
-    positive("learning.learning-rate", learning.learning_rate)
-    positive("learning.max-grad-norm", learning.max_grad_norm)
-    expect(0 < learning.clip < 1, "learning.clip", learning.clip, "a number between 0 and 1")
-    count("learning.warmup", learning.warmup, 0)
-    for name in ("weight_decay", "entropy_coefficient", "kl_coefficient"):
-        value = getattr(learning, name)
-        expect(
-            math.isfinite(value) and value >= 0,
-            f"learning.{name.replace('_', '-')}",
-            value,
-            "a number of at least 0",
-        )
-    if learning.advantage_clip is not None:
-        positive("learning.advantage-clip", learning.advantage_clip)
-    expect(
-        learning.dual_clip is None or learning.dual_clip > 1,
-        "learning.dual-clip",
-        learning.dual_clip,
-        "a number above 1, or None",
-    )
-    expect(0 < learning.discount <= 1, "learning.discount", learning.discount, "in (0, 1]")
-    count("learning.microbatches", learning.microbatches)
     count("group-size", options.group_size)
+    check_learning(learning, group_size=options.group_size, expect=expect)
+    expect(
+        replay.priority != "td_error" or learning.has_critic,
+        "replay.priority",
+        replay.priority,
+        "any other without --learning.advantage gae or vtrace, which bring a value head",
+    )
+    expect(
+        replay.priority != "advantage" or learning.advantage != "vtrace",
+        "replay.priority",
+        replay.priority,
+        "any other with --learning.advantage vtrace, whose advantages are made anew at every "
+        "update; td_error is closest",
+    )
     expect(
         options.episodes % options.group_size == 0,
         "episodes",

@@ -49,12 +49,12 @@ def plot_learning(
 
         x, y = _series(history, "rollout/success", episodes)
         success.plot(x, y, color=_GREY, alpha=0.35, linewidth=0.8)
-        success.plot(x, _smooth(y), color=_GREY, label="training levels (smoothed)")
+        success.plot(x, _smooth(y), color=_GREY, label="training episodes (smoothed)")
         x, y = _series(history, "held_out/success", episodes)
         _, low = _series(history, "held_out/success_low", episodes)
         _, high = _series(history, "held_out/success_high", episodes)
         success.fill_between(x, low, high, color=_BLUE, alpha=0.2, linewidth=0)
-        success.plot(x, y, "o-", color=_BLUE, markersize=3, label="held-out levels (95%)")
+        success.plot(x, y, "o-", color=_BLUE, markersize=3, label="held-out episodes (95%)")
         for name, value in references.items():
             success.axhline(value, color=_GREY, linestyle=":", linewidth=1)
             success.annotate(
@@ -66,9 +66,9 @@ def plot_learning(
 
         x, y = _series(history, "rollout/score", episodes)
         score.plot(x, y, color=_GREY, alpha=0.35, linewidth=0.8)
-        score.plot(x, _smooth(y), color=_GREY, label="training levels (smoothed)")
+        score.plot(x, _smooth(y), color=_GREY, label="training episodes (smoothed)")
         x, y = _series(history, "held_out/score", episodes)
-        score.plot(x, y, "o-", color=_BLUE, markersize=3, label="held-out levels")
+        score.plot(x, y, "o-", color=_BLUE, markersize=3, label="held-out episodes")
         score.set_title("score")
         score.legend(fontsize=7, loc="lower right")
 

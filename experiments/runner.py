@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import tyro
 
+from envs import TaskError
 from experiments.build import Parts, build, init_run_state, run_shardings, settle_options
 from experiments.experiment import Experiment
 from experiments.language import make_language
@@ -38,9 +39,16 @@ from experiments.run_directory import (
 )
 from experiments.task import Task
 from experiments.warm_start import starting_params
-from freshper_jax.models import merge_adapters
+from freshper_jax.models import merge_adapters, without_value_head
 from freshper_jax.rollout import EpisodeStats, RolloutError, Trajectory
-from freshper_jax.training import CheckpointError, RunState, TrainState, restore, save
+from freshper_jax.training import (
+    CheckpointError,
+    RunState,
+    TrainState,
+    restore,
+    save,
+    saved_steps,
+)
 from freshper_jax.weights import save_pretrained
 
 __all__ = ["parse_options", "run", "run_from_command_line"]
@@ -58,8 +66,10 @@ def run_from_command_line(experiment: Experiment) -> None:
         options = parse_options(experiment, sys.argv[1:])
         out = options.out or out
         run(options, experiment.make_task)
-    except (OptionsError, RunError, CheckpointError, RolloutError) as error:
+    except (OptionsError, RunError, CheckpointError) as error:
         sys.exit(f"error: {error}")
+    except (RolloutError, TaskError) as error:
+        sys.exit(f"error: {error}{_how_to_go_on(out)}")
     except OSError as error:
         sys.exit(f"error: {error}{_how_to_go_on(out)}")
     except jax.errors.JaxRuntimeError as error:
@@ -105,8 +115,8 @@ def run(options: Options, make_task: MakeTask, console: Console | None = None) -
       The run directory.
 
     Raises:
-      OptionsError, RunError, CheckpointError, RolloutError: with the reason; what was trained
-        before is kept.
+      OptionsError, RunError, CheckpointError, RolloutError, TaskError: with the reason; what was
+        collected and trained before is kept.
     """
     console = console or Console()
     out = options.out
@@ -177,11 +187,20 @@ def _train(
     with console.counting(options.arm, options.iterations) as progress:
         for number in range(int(state.iteration) + 1, options.iterations + 1):
             start = time.perf_counter()
-            state, metrics = iterate(state)
+            try:
+                state, metrics = iterate(state)
+            except BaseException:
+                _rescue(options, directory, state, reference)
+                raise
             metrics["time/iteration"] = time.perf_counter() - start
             if every and number % every == 0:
                 start = time.perf_counter()
-                measured, _ = _evaluate(task, parts, state, options.evaluation.episodes)
+                try:
+                    measured, _ = _evaluate(task, parts, state, options.evaluation.episodes)
+                except BaseException:
+                    directory.log(number, metrics)
+                    _save(options, directory, state, reference)
+                    raise
                 metrics |= _evaluation_metrics(task, measured)
                 metrics["time/evaluation"] = time.perf_counter() - start
                 held_out = metrics["held_out/success"]
@@ -190,6 +209,15 @@ def _train(
                 _save(options, directory, state, reference)
             progress(number, options.iterations, _line(metrics, held_out))
     return state
+
+
+def _rescue(options: Options, directory: RunDirectory, state: RunState, reference: Any) -> None:
+    """Save the last complete iteration, if what broke off the next one has left it whole."""
+    arrays = [leaf for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array)]
+    if any(leaf.is_deleted() for leaf in arrays):
+        return  # given away to an update already; the newest checkpoint stands
+    if int(state.iteration) not in saved_steps(directory.checkpoints):
+        _save(options, directory, state, reference)
 
 
 def _line(metrics: dict[str, Any], held_out: float) -> str:
@@ -273,16 +301,24 @@ def _finish(
         episodes=options.episodes,
         references={one.name: one.success for one in references},
     )
-    plot_ages(history, directory.path / "ages.png", title=title, tau=options.replay.tau)
+    plot_ages(history, directory.path / "ages.png", title=title, tau=_tau_in_use(options, history))
     render_episodes(directory.path / "episodes.md", parts.renderer, trajectory, sampled, 8)
     if parts.language.source is not None:
         _export(parts, directory, state.train.params)
     console.say(f"Table, pictures and episodes: {directory.path}")
 
 
+def _tau_in_use(options: Options, history: Sequence[dict[str, Any]]) -> float | None:
+    """Return the decay constant in use in the end."""
+    if options.replay.tau == "auto":
+        return next((line["tau/tau"] for line in reversed(history) if "tau/tau" in line), None)
+    return options.replay.tau
+
+
 def _export(parts: Parts, directory: RunDirectory, params: Any) -> None:
     """Write the final policy as transformers and `load_pretrained` read it, adapters merged."""
     language, folder = parts.language, directory.path / "model"
+    params = without_value_head(params)
     config = language.model.config
     if language.lora is not None and parts.base is not None:
         params = merge_adapters(config, language.lora, parts.base, params)
@@ -304,7 +340,11 @@ def _items(state: RunState, reference: Any) -> dict[str, Any]:
         "rng": (state.key, state.iteration),
         "reference": reference,
     }
-    return items if state.replay is None else {**items, "replay": state.replay}
+    if state.replay is not None:
+        items["replay"] = state.replay
+    if state.tau is not None:
+        items["tau"] = state.tau
+    return items
 
 
 def _save(options: Options, directory: RunDirectory, state: RunState, reference: Any) -> None:
@@ -343,5 +383,6 @@ def _load(options: Options, parts: Parts, out: Path, console: Console) -> tuple[
         replay=items.get("replay"),
         key=key,
         iteration=iteration,
+        tau=items.get("tau"),
     )
     return state, items["reference"]

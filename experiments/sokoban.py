@@ -7,6 +7,7 @@ import hashlib
 import numpy as np
 
 from envs import Game, GameVectorEnv
+from envs.prompts import STYLES
 from envs.sokoban import (
     ACTIONS,
     PRESETS,
@@ -22,8 +23,7 @@ from envs.sokoban import (
     random_reference,
     solve,
 )
-from envs.sokoban.prompts import STYLES
-from envs.sokoban.symmetry import symmetries
+from envs.symmetry import symmetries
 from experiments.experiment import Experiment
 from experiments.options import Options, OptionsError
 from experiments.progress import Console

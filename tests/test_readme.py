@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from experiments.compare import make_jobs, parse_command
 from experiments.runner import parse_options
+from experiments.studies import arms, study
 
 PROJECT = Path(__file__).parents[1]
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
@@ -28,12 +30,22 @@ def test_python_blocks_run(block, capsys):
     assert capsys.readouterr().out
 
 
+def check_experiment(module, flags):
+    if module != "experiments.compare":
+        parse_options(importlib.import_module(module).EXPERIMENT, flags)
+        return
+    options = parse_command(flags)
+    experiment = importlib.import_module(f"experiments.{options.task}").EXPERIMENT
+    variants = study(options.study) if options.study else arms(options.arms)
+    assert make_jobs(options, experiment, variants, Path("out"))
+
+
 @pytest.mark.parametrize("block", list(blocks("bash")))
 def test_commands_name_what_exists(block):
     for line in block.strip().splitlines():
         words = shlex.split(line, comments=True)
         if words[:2] == ["python", "-m"] and words[2].startswith("experiments."):
-            parse_options(importlib.import_module(words[2]).EXPERIMENT, words[3:])
+            check_experiment(words[2], words[3:])
         for requirements in re.findall(r"-r (\S+)", line):
             assert (PROJECT / requirements).exists()
         for module in re.findall(r"python -m ((?:experiments|benchmarks)\.\w+)", line):

@@ -12,7 +12,7 @@ from envs.sokoban.render import (
 )
 from envs.sokoban.rules import ACTIONS, NOOP, SYMBOLS, Boards, make_boards, step
 from envs.sokoban.solver import solve
-from envs.sokoban.symmetry import canonical_hashes
+from envs.symmetry import canonical_hashes
 
 __all__ = [
     "ACTIONS",

@@ -18,10 +18,8 @@ import numpy as np
 from envs.cache import cache_directory
 from envs.sokoban.generation import Starts, carve_layouts, solvable_starts, start_cells
 from envs.sokoban.levels import LevelSet
-from envs.sokoban.symmetry import canonical_hashes
-
-SPLITS = ("train", "held_out")
-HELD_OUT_SHARE = 8  # one hash in so many belongs to the held-out split
+from envs.splits import SPLITS, is_held_out
+from envs.symmetry import canonical_hashes
 
 _FORMAT = 2  # raise it when the same preset and seed would give other levels
 _BATCH = 256  # layouts of one box searched at once; each further box divides it by 4
@@ -164,9 +162,9 @@ def build_bank(preset: Preset, *, seed: int = 0, progress: Progress | None = Non
         one_each = _one_a_layout(rng, starts, left.sum(axis=0) > 0)
         cells = start_cells(layouts, starts, one_each)
         lengths, hashes = starts.length[one_each], canonical_hashes(cells)
+        facts = zip(is_held_out(hashes).astype(int), lengths.tolist(), hashes.tolist(), strict=True)
         kept = []
-        for place, (length, code) in enumerate(zip(lengths.tolist(), hashes.tolist(), strict=True)):
-            side = int(code % HELD_OUT_SHARE == 0)
+        for place, (side, length, code) in enumerate(facts):
             if left[side, length] and code not in seen:
                 seen.add(code)
                 left[side, length] -= 1
@@ -178,7 +176,7 @@ def build_bank(preset: Preset, *, seed: int = 0, progress: Progress | None = Non
             break
     cells, lengths, hashes = (np.concatenate(part) for part in zip(*chosen, strict=True))
     levels = LevelSet(cells, lengths.astype(np.int16), hashes)
-    held_out = levels.hashes % np.uint64(HELD_OUT_SHARE) == 0
+    held_out = is_held_out(levels.hashes)
     splits = {}
     for name, side in zip(SPLITS, (~held_out, held_out), strict=True):
         if not side.any():

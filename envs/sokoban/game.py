@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from envs import checks
+from envs import checks, prompts
 from envs.actions import TAGS, play_moves, read_moves
 from envs.game import Counters, Game, Turn
 from envs.single_env import GameEnv
-from envs.sokoban import prompts
 from envs.sokoban.bank import Preset, Progress, get_preset, load_bank
 from envs.sokoban.levels import LevelSet
+from envs.sokoban.prompts import WORDING
 from envs.sokoban.render import (
     coordinate_words,
     render_coordinates,
@@ -111,6 +111,7 @@ def make_game(
         cells = state.boards.cells
         return prompts.observation_texts(
             prompt,
+            WORDING,
             render_coordinates(cells)
             if prompt == "coordinates"
             else render_text(cells, spaced=spaced),
@@ -130,7 +131,7 @@ def make_game(
     return Game(
         starts=len(levels),
         horizon=horizon,
-        system_prompt=prompts.system_prompt(prompt, tag=tag, max_actions=most),
+        system_prompt=prompts.system_prompt(prompt, WORDING, tag=tag, max_actions=most),
         begin=begin,
         play=play,
         show=show,

@@ -15,7 +15,7 @@ from envs.sokoban.rules import (
     WALL,
     check_cells,
 )
-from envs.sokoban.symmetry import canonical_hashes
+from envs.symmetry import canonical_hashes
 
 UNKNOWN_LENGTH = -1
 

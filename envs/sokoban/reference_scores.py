@@ -1,20 +1,11 @@
 """What a random and an optimal player reach on a set of levels."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from envs.reference_score import ReferenceScore
 from envs.sokoban.levels import LevelSet
 from envs.sokoban.rules import ACTIONS, NOOP, make_boards, step
 from envs.sokoban.solver import solve
-
-
-@dataclass(frozen=True)
-class ReferenceScore:
-    """Share of episodes solved within the horizon, and mean sum of rewards."""
-
-    success: float
-    score: float
 
 
 def random_reference(

@@ -1,6 +1,7 @@
 """Freshness-aware prioritized replay as pure functions; needs only jax, chex and numpy."""
 
 from freshper_jax.replay import base_priority, theory
+from freshper_jax.replay.auto_tau import AutoTau, AutoTauState
 from freshper_jax.replay.base_priority import (
     absolute_return,
     constant,
@@ -27,6 +28,8 @@ from freshper_jax.replay.types import Handles, ReplayState, ReplayStats, Sample
 from freshper_jax.replay.weights import effective_sample_size
 
 __all__ = [
+    "AutoTau",
+    "AutoTauState",
     "Handles",
     "ReplayBuffer",
     "ReplayState",

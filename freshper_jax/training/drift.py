@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from jax.typing import ArrayLike
+
+from freshper_jax.objectives import RowStatistics
 
 __all__ = ["AGE_EDGES", "age_bin_labels", "drift_by_age"]
 
@@ -19,31 +22,47 @@ def age_bin_labels() -> list[str]:
     ]
 
 
-def drift_by_age(
-    ages: np.ndarray, log_ratios: np.ndarray, kl: np.ndarray
-) -> dict[str, list[float]]:
-    """Summarise replayed rows by octave of age.
+def drift_by_age(ages: np.ndarray, rows: RowStatistics) -> dict[str, list[float]]:
+    """Summarise replayed rows by octave of age, from the update's own forward pass.
 
     Args:
       ages: `[R]` optimiser updates since each row was collected.
-      log_ratios: `[R]` sum over a row's response tokens of log policy - log behaviour.
-      kl: `[R]` sum over a row's response tokens of the k3 estimate, in nats.
+      rows: sums over the response tokens of each row, numpy arrays `[R]`.
 
     Returns:
-      One number a bin of `AGE_EDGES`: `count`, mean `kl` a sequence, and `ess`, Kong's
-      effective share of the sequence ratios (method section 1.4, step 1). Empty bins hold 0.
+      One number a bin of `AGE_EDGES`; empty bins hold 0. `count` of rows; means over rows of
+      the KL of a sequence, nats, by the estimators k1 and k3: `kl_k1`, `kl` (Schulman, 2020);
+      `token_kl`, k3 a response token; `ess`, Kong's effective share of the sequence ratios, and
+      `renyi2`, its negative logarithm, nats (method section 1.4, steps 1 and 4), which n rows
+      never show above log n; `clip_fraction` of response tokens; `log_ratio_low`,
+      `log_ratio_median` and `log_ratio_high`, the tenth, fiftieth and ninetieth percentile of
+      the sequence log-ratio, nats.
     """
     bins = np.searchsorted(AGE_EDGES, ages, side="right") - 1
     size = len(AGE_EDGES)
-    count = np.bincount(bins, minlength=size).astype(np.float64)
-    total_kl = np.bincount(bins, weights=kl.astype(np.float64), minlength=size)
+
+    def total(values: ArrayLike | None = None) -> np.ndarray:
+        weights = None if values is None else np.asarray(values, np.float64)
+        return np.bincount(bins, weights=weights, minlength=size).astype(np.float64)
+
+    count, tokens = total(), np.maximum(total(rows.token_count), 1)
     ess = np.zeros(size)
+    quantiles = np.zeros((3, size))
     for index in np.flatnonzero(count):
-        logs = log_ratios[bins == index].astype(np.float64)
+        logs = np.asarray(rows.log_ratio)[bins == index].astype(np.float64)
         ratios = np.exp(logs - logs.max())
         ess[index] = ratios.sum() ** 2 / (len(ratios) * (ratios**2).sum())
-    return {
-        "count": count.tolist(),
-        "kl": (total_kl / np.maximum(count, 1)).tolist(),
-        "ess": ess.tolist(),
+        quantiles[:, index] = np.quantile(logs, (0.1, 0.5, 0.9))
+    summary = {
+        "count": count,
+        "kl": total(rows.kl_k3) / np.maximum(count, 1),
+        "kl_k1": total(rows.kl_k1) / np.maximum(count, 1),
+        "token_kl": total(rows.kl_k3) / tokens,
+        "ess": ess,
+        "renyi2": -np.log(np.where(ess > 0, ess, 1.0)),
+        "clip_fraction": total(rows.clipped) / tokens,
+        **dict(
+            zip(("log_ratio_low", "log_ratio_median", "log_ratio_high"), quantiles, strict=True)
+        ),
     }
+    return {name: values.tolist() for name, values in summary.items()}

@@ -11,7 +11,8 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from freshper_jax.replay import ReplayBuffer, ReplayState
+from freshper_jax.objectives import RowStatistics
+from freshper_jax.replay import AutoTau, AutoTauState, ReplayBuffer, ReplayState
 from freshper_jax.rollout import EpisodeStats, Trajectory
 from freshper_jax.training.drift import drift_by_age
 from freshper_jax.training.state import TrainState
@@ -34,12 +35,14 @@ class RunState:
     replay: what the buffer holds, None where the run has no buffer.
     key: the run's typed PRNG key; it never changes, iterations fold their number into it.
     iteration: `[]` int32, iterations done.
+    tau: the divergence measured so far, None where tau is fixed.
     """
 
     train: TrainState
     replay: ReplayState | None
     key: jax.Array  # []
     iteration: jax.Array  # []
+    tau: AutoTauState | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,33 +72,42 @@ class IterationConfig:
 def make_iteration(
     *,
     rollout: Rollout,
-    prepare: Callable[[Trajectory], Trajectory],
+    prepare: Callable[[Any, Trajectory], Trajectory],
     update: Callable[..., tuple[TrainState, dict[str, jax.Array], Any]],
     buffer: ReplayBuffer | None,
-    base_priority: Callable[[Trajectory], jax.Array],
+    base_priority: Callable[[Trajectory, RowStatistics], jax.Array],
     config: IterationConfig,
+    reprioritise: bool = False,
+    auto_tau: AutoTau | None = None,
     place: Callable[[Any], Any] = jax.device_put,
 ) -> Callable[[RunState], tuple[RunState, Metrics]]:
     """Make `iterate(state) -> (state, metrics)`, which gives the old state's arrays away.
 
     Args:
       rollout: `(params, key, iteration, policy_version) -> (trajectory, statistics)`.
-      prepare: sets the advantages of a collected batch; they are stored with it and never
-        computed again, so a replayed row keeps the baseline it was collected with.
+      prepare: `(params, trajectory) -> trajectory`, sets the advantages of a collected batch;
+        they are stored with it and never computed again, so a replayed row keeps the baseline
+        it was collected with.
       update: from `make_update`.
       buffer: where fresh rows go; None without replay.
-      base_priority: `(trajectory) -> [B]`.
+      base_priority: `(trajectory, rows) -> [B]`, with the statistics of the rows from the first
+        update on them.
       config: the extra updates.
+      reprioritise: whether replayed rows are given `base_priority` anew, by what the update on
+        them found; their age goes on from when they were collected.
+      auto_tau: how tau follows from what the replay updates measure; None leaves the buffer's.
       place: puts a batch on the devices, split over rows where they are several.
 
     Age is counted in optimiser updates: a row is born at the number of updates that its
     behaviour policy had seen, and the clock of a draw is the number applied by then.
     """
 
+    rule, learn = _tau_rule(auto_tau)
+
     def iterate(state: RunState) -> tuple[RunState, Metrics]:
         number, clock = int(state.iteration), int(state.train.step)
         key = jax.random.fold_in(state.key, number)
-        train, replay = state.train, state.replay
+        train, replay, drift = state.train, state.replay, state.tau
         times: dict[str, float] = {}
         metrics: Metrics = {}
 
@@ -106,13 +118,14 @@ def make_iteration(
         metrics |= episode_metrics(trajectory, episodes)
 
         with _timed(times, "fresh"):
-            batch = prepare(place(trajectory))
+            batch = prepare(train.params, place(trajectory))
             ones = place(np.ones(len(trajectory.length), np.float32))
             passes = 1 + (config.updates if config.source == "fresh" else 0)
-            fresh = []
+            fresh, found = [], []
             for _ in range(passes):
-                train, measured, _ = update(train, batch, ones)
+                train, measured, statistics = update(train, batch, ones)
                 fresh.append(measured)
+                found.append(statistics)
             jax.block_until_ready(train.step)
 
         replayed: list[Any] = []
@@ -123,7 +136,7 @@ def make_iteration(
                 replay, _ = buffer.add(
                     replay,
                     batch,
-                    base_priority(batch),
+                    base_priority(batch, found[0]),
                     clock,
                     lengths=batch.length if rules.storage == "packed" else None,
                     groups=group_names(trajectory, number) if rules.group_size > 1 else None,
@@ -131,11 +144,16 @@ def make_iteration(
                 beta = config.beta_at(number)
                 for index in range(config.updates):
                     draw = jax.random.fold_in(key, _REPLAY + index)
-                    sample = buffer.sample(replay, draw, config.batch, train.step, beta)
+                    tau = rule(drift)
+                    sample = buffer.sample(replay, draw, config.batch, train.step, beta, tau=tau)
                     replay = buffer.mark_drawn(replay, sample.handles)
                     train, measured, statistics = update(
                         train, place(sample.data), place(sample.weights)
                     )
+                    if reprioritise:
+                        again = base_priority(sample.data, statistics)
+                        replay = buffer.update(replay, sample.handles, again)
+                    drift = learn(drift, sample.ages, statistics)
                     replayed.append(measured)
                     draws.append((statistics, sample.ages, sample.ess, sample.data.length))
                 jax.block_until_ready(train.step)
@@ -153,20 +171,20 @@ def make_iteration(
             metrics["replay/age_mean"] = float(all_ages.mean())
             metrics["replay/age_max"] = float(all_ages.max())
             metrics["replay/weight_ess"] = float(np.mean(ess)) / config.batch
-            drift = drift_by_age(
-                all_ages,
-                np.concatenate([one.log_ratio for one in rows]),
-                np.concatenate([one.kl_k3 for one in rows]),
+            by_age = drift_by_age(
+                all_ages, jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
             )
-            metrics |= {f"age/{name}": values for name, values in drift.items()}
+            metrics |= {f"age/{name}": values for name, values in by_age.items()}
             trained_tokens += int(np.sum(lengths))
         if buffer is not None and replay is not None and config.source == "buffer":
-            metrics |= buffer_metrics(buffer, replay, int(train.step))
+            metrics |= buffer_metrics(buffer, replay, int(train.step), rule(drift))
+        if auto_tau is not None and drift is not None:
+            metrics |= tau_metrics(auto_tau, drift)
         metrics |= {"updates": float(train.step), "skipped": float(train.skipped)}
         metrics |= {f"time/{name}": seconds for name, seconds in times.items()}
         metrics["speed/sampled_tokens"] = episodes.sampled_tokens / times["rollout"]
         metrics["speed/trained_tokens"] = trained_tokens / (times["fresh"] + times["replay"])
-        state = RunState(train, replay, state.key, state.iteration + 1)
+        state = RunState(train, replay, state.key, state.iteration + 1, drift)
         return state, metrics
 
     return iterate
@@ -193,9 +211,33 @@ def episode_metrics(trajectory: Trajectory, episodes: EpisodeStats) -> Metrics:
     }
 
 
-def buffer_metrics(buffer: ReplayBuffer, replay: ReplayState, clock: int) -> Metrics:
-    """Return what the buffer holds, in scalars."""
-    stats = jax.device_get(buffer.stats(replay, clock))
+def tau_metrics(auto_tau: AutoTau, drift: AutoTauState) -> Metrics:
+    """Return the tau that the next draw will use, and the evidence for it by octave of age."""
+    tau, shares, count = jax.device_get(
+        (auto_tau.tau(drift), auto_tau.ess_shares(drift), drift.count)
+    )
+    return {"tau/tau": float(tau), "tau/ess": shares.tolist(), "tau/count": count.tolist()}
+
+
+def _tau_rule(auto_tau: AutoTau | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Make `(drift) -> tau` and `(drift, ages, row statistics) -> drift`; without a rule, tau is
+    None, which leaves the buffer's own."""
+    if auto_tau is None:
+        return lambda _: None, lambda drift, *_: drift
+    rule = auto_tau
+
+    @jax.jit
+    def learn(drift: AutoTauState, ages: jax.Array, rows: RowStatistics) -> AutoTauState:
+        return rule.update(drift, ages, rows.log_ratio, rows.token_count > 0)
+
+    return jax.jit(rule.tau), learn
+
+
+def buffer_metrics(
+    buffer: ReplayBuffer, replay: ReplayState, clock: int, tau: jax.Array | None = None
+) -> Metrics:
+    """Return what the buffer holds, in scalars, by the tau given or the buffer's own."""
+    stats = jax.device_get(buffer.stats(replay, clock, tau=tau))
     return {
         "buffer/size": float(stats.size),
         "buffer/evicted": float(stats.evicted),

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+from envs import TaskError
 from experiments.options import OptionsError
 from experiments.run_directory import RunError
 from experiments.runner import parse_options
@@ -19,7 +21,16 @@ from experiments.sokoban import EXPERIMENT
 from freshper_jax.training import CheckpointError, latest_step
 from tests.experiments.small import FLAGS, run_small
 
-ARMS = ("freshper", "per", "uniform", "fifo", "on_policy", "on_policy_epochs")
+ARMS = (
+    "freshper",
+    "freshper_auto",
+    "freshper_corrected",
+    "per",
+    "uniform",
+    "fifo",
+    "on_policy",
+    "on_policy_epochs",
+)
 PROJECT = Path(__file__).parents[2]
 
 
@@ -185,6 +196,52 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     assert results[0] == results[1]
 
 
+class Failing:
+    """An environment whose steps fail from the n-th on, as one does that has lost its server."""
+
+    def __init__(self, env, steps):
+        self.env, self.left = env, steps
+
+    def __getattr__(self, name):
+        return getattr(self.env, name)
+
+    def step(self, actions):
+        self.left -= 1
+        if self.left < 0:
+            raise TaskError("the server is down; start it again")
+        return self.env.step(actions)
+
+
+@pytest.mark.parametrize(
+    ("split", "steps", "last"),
+    [("train", 20, 2), ("held_out", 12, 2)],
+    ids=["in an iteration", "in an evaluation"],
+)
+def test_what_was_collected_before_a_failure_is_kept(finished, tmp_path, split, steps, last):
+    def make_task(options, console):
+        task = EXPERIMENT.make_task(options, console)
+
+        def make_env(which, rows, renderer):
+            env = task.make_env(which, rows, renderer)
+            return Failing(env, steps) if which == split else env
+
+        return dataclasses.replace(task, make_env=make_env)
+
+    failing = dataclasses.replace(EXPERIMENT, make_task=make_task)
+    out = tmp_path / "run"
+    with pytest.raises(TaskError, match="start it again"):
+        run_small(out, "--checkpoint-every=100", experiment=failing)
+    assert latest_step(out / "checkpoints") == last
+    assert [line["iteration"] for line in history(out)] == list(range(last + 1))
+    path, printed = run_small(out, "--checkpoint-every=100", "--resume")
+    assert f"after iteration {last}" in printed
+    whole = history(finished[0])
+    if split == "held_out":  # the evaluation that failed is the one thing missing
+        whole[last] = {k: v for k, v in whole[last].items() if not k.startswith("held_out/")}
+    assert history(path) == whole
+    jax.tree.map(np.testing.assert_array_equal, parameters(path), parameters(finished[0]))
+
+
 @pytest.mark.slow
 def test_packed_storage_gives_the_run_of_dense_storage(finished, tmp_path):
     """As long as no trajectory leaves for want of tokens, the same ones are drawn."""
@@ -203,8 +260,9 @@ def test_packed_storage_gives_the_run_of_dense_storage(finished, tmp_path):
         ("--replay.storage=packed", "--replay.capacity=16"),
         ("--replay.strategy=groups", "--group-size=2", "--replay.capacity=12"),
         ("--replay.strategy=prioritized_without_replacement", "--replay.eviction=lowest_priority"),
+        ("--arm=freshper_auto", "--replay.tau-prior=4"),
     ],
-    ids=["packed", "groups", "without replacement"],
+    ids=["packed", "groups", "without replacement", "auto tau"],
 )
 def test_every_kind_of_buffer_resumes_bit_for_bit(flags, tmp_path):
     flags = (*flags, "--iterations=2", "--checkpoint-every=1", "--evaluation.every=0")
@@ -220,6 +278,12 @@ def test_every_kind_of_buffer_resumes_bit_for_bit(flags, tmp_path):
         assert config["replay"]["token_capacity"] == 16 * 96 // 3
         # The tokens run out before the slots do.
         assert before[-1]["buffer/size"] < 16
+    if "--arm=freshper_auto" in flags:
+        # Two draws of 8 rows an iteration, the older ones forgotten a little.
+        seen = [sum(line["tau/count"]) for line in before[1:]]
+        np.testing.assert_allclose(seen[0], 8 + 0.98 * 8)
+        np.testing.assert_allclose(seen[1], 8 + 0.98 * 8 + 0.98**2 * seen[0], rtol=1e-6)
+        assert before[1]["tau/tau"] == 4.0
     if "--replay.strategy=groups" in flags:
         assert [line["buffer/size"] for line in before[1:]] == [8, 12]
 
@@ -250,7 +314,13 @@ def test_a_mesh_gives_the_result_of_one_device(axes, one_iteration, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_on_a_mesh_resumes(tmp_path):
-    flags = ("--mesh.data=4", "--mesh.fsdp=2", "--iterations=2", "--checkpoint-every=1")
+    flags = (
+        "--mesh.data=4",
+        "--mesh.fsdp=2",
+        "--iterations=2",
+        "--checkpoint-every=1",
+        "--arm=freshper_auto",
+    )
     path, _ = run_small(tmp_path / "mesh", *flags)
     shutil.rmtree(path / "checkpoints" / "00000002")
     before = history(path)
@@ -272,9 +342,12 @@ def test_a_run_that_saved_nothing_is_begun_anew(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--arm=best"], "--arm: unknown arm 'best', expected one of freshper, per"),
+        (["--arm=best"], "--arm: unknown arm 'best', expected one of freshper, freshper_auto"),
         (["--replay.tau=0"], "--replay.tau: got 0.0, expected a number above 0"),
         (["--replay.tau=nan"], "--replay.tau"),
+        (["--replay.tau=auto", "--replay.tau-prior=0.5"], "--replay.tau-prior: got 0.5"),
+        (["--replay.tau=auto", "--replay.tau-forgetting=1"], "--replay.tau-forgetting: got 1.0"),
+        (["--replay.tau=auto", "--replay.strategy=uniform"], "--replay.tau: got auto, expected N"),
         (["--replay.tau=1e-31"], "--replay.tau: got 1e-31"),
         (["--replay.alpha=-1"], "--replay.alpha: got -1.0"),
         (["--replay.batch=0"], "--replay.batch: got 0, expected an integer of at least 1"),

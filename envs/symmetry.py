@@ -1,4 +1,4 @@
-"""One hash for a level and all its rotations and reflections."""
+"""One hash for a board and all its rotations and reflections."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ def symmetries(cells: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def canonical_hashes(cells: np.ndarray) -> np.ndarray:
-    """Hashes whole levels (walls, targets, boxes, player) so that the eight symmetries agree.
+    """Hashes whole boards, all that stands on them included, so that the eight symmetries agree.
 
     Args:
         cells: codes [B, H, W].
