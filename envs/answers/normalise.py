@@ -76,6 +76,7 @@ _MIXED = (
     re.compile(r"(?<![\w.}^])(\d+)\s*(\\frac\s*\{\s*\d+\s*\}\s*\{\s*\d+\s*\})"),
     re.compile(r"(?<![\w./^])(\d+)\s+(\d+\s*/\s*\d+)(?![\d.])"),
 )
+_SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 
 
 def normalise(text: str) -> str:
@@ -110,5 +111,5 @@ def without_unit(text: str) -> str:
 
 
 def squeezed(text: str) -> str:
-    """Returns a normalised answer for comparison as text: no white space, no case."""
-    return "".join(text.split()).replace("{", "(").replace("}", ")").casefold()
+    """Returns a normalised answer for comparison as text: white space between digits alone."""
+    return _SPACE.sub("", text).replace("{", "(").replace("}", ")")

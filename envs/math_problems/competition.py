@@ -141,8 +141,9 @@ LEVELS: dict[str, tuple[Make, ...]] = {
 
 
 def _remainder(rng: np.random.Generator, sign: str) -> Problem:
-    modulus = int(rng.integers(3, 11))
-    numbers = [int(n) for n in rng.integers(1, 10, rng.integers(3, 5))]
+    modulus = (7, 11, 13)[rng.integers(3)]  # prime, so that few products leave nothing
+    digits = [digit for digit in range(2, 10) if digit != modulus]
+    numbers = [digits[i] for i in rng.integers(0, len(digits), rng.integers(3, 5))]
     value, steps = numbers[0], []
     for number in numbers[1:]:
         result = value + number if sign == "+" else value * number
