@@ -39,3 +39,22 @@ for _name, (_task, _preset) in _IDS.items():
         vector_entry_point=f"envs.{_task}:make_{_task}",
         kwargs={"preset": _preset},
     )
+
+for _name, _task in (
+    ("Arithmetic", "arithmetic"),
+    ("GSM8K", "gsm8k"),
+    ("Competition", "offline"),
+    ("AIME", "aime"),
+):
+    register(
+        id=f"FreshPER/{_name}-v0",
+        entry_point="envs.math_problems:make_single_math",
+        vector_entry_point="envs.math_problems:make_math",
+        kwargs={"task": _task},
+    )
+
+register(
+    id="FreshPER/NQSearch-v0",
+    entry_point="envs.nq_search:make_single_nq_search",
+    vector_entry_point="envs.nq_search:make_nq_search",
+)

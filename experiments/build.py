@@ -15,18 +15,21 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from experiments.language import Language
+from experiments.objective import BASE_PRIORITIES, make_loss, make_prepare
 from experiments.options import ONCE_EACH, Options, OptionsError
 from experiments.task import Task
 from freshper_jax import replay
 from freshper_jax.generate import SamplingParams, make_generator
 from freshper_jax.models import (
+    VALUE_HEAD,
     LanguageModel,
     Params,
+    add_value_head,
+    init_value_head,
     make_mesh,
     param_shardings,
     row_sharding,
 )
-from freshper_jax.objectives import group_mean, reinforce_plus_plus
 from freshper_jax.rollout import (
     ChatRenderer,
     Episodes,
@@ -37,7 +40,6 @@ from freshper_jax.rollout import (
 )
 from freshper_jax.training import (
     IterationConfig,
-    LossConfig,
     Metrics,
     Optimizer,
     OptimizerConfig,
@@ -133,6 +135,9 @@ def build(options: Options, task: Task, language: Language) -> Parts:
     mesh = _make_mesh(options)
     slots = row_width(options)
     renderer, model = language.renderer, language.model
+    critic = add_value_head(model) if options.learning.has_critic else None
+    if critic is not None:
+        model = critic.policy
     base = language.load(jax.random.key(0), mesh) if language.lora else None
     generator = make_generator(model)
     pretrained = language.source is not None
@@ -199,7 +204,7 @@ def build(options: Options, task: Task, language: Language) -> Parts:
             learning_rate=learning.learning_rate,
             schedule=learning.schedule,
             warmup_steps=learning.warmup,
-            total_steps=max(options.iterations * (1 + extra), learning.warmup + 1),
+            total_steps=max(options.iterations * (1 + extra) * learning.steps, learning.warmup + 1),
             weight_decay=learning.weight_decay,
             max_grad_norm=learning.max_grad_norm,
             moment_dtype=options.model.moment_dtype,
@@ -208,16 +213,11 @@ def build(options: Options, task: Task, language: Language) -> Parts:
         )
     )
     update = make_update(
-        model.token_log_probs,
+        model.token_log_probs if critic is None else critic.token_scores,
         optimizer,
-        loss=LossConfig(
-            clip_low=learning.clip,
-            clip_high=learning.clip,
-            dual_clip=learning.dual_clip,
-            aggregation=learning.aggregation,
-            entropy_coefficient=learning.entropy_coefficient,
-        ),
+        loss=make_loss(learning),
         microbatches=learning.microbatches,
+        steps=learning.steps,
     )
     if base is not None:
         update = functools.partial(update, frozen=base)
@@ -227,10 +227,11 @@ def build(options: Options, task: Task, language: Language) -> Parts:
     def make_iterate(reference: Any) -> Callable[[RunState], tuple[RunState, Metrics]]:
         return make_iteration(
             rollout=rollout,
-            prepare=_make_prepare(options, model, whole(reference)),
+            prepare=make_prepare(options, model, critic, whole=whole, reference=reference),
             update=update,
             buffer=buffer,
-            base_priority=_BASE_PRIORITIES[options.replay.priority],
+            base_priority=BASE_PRIORITIES[options.replay.priority],
+            reprioritise=options.replay.priority == "td_error",
             config=IterationConfig(
                 iterations=options.iterations,
                 source=source,
@@ -246,7 +247,9 @@ def build(options: Options, task: Task, language: Language) -> Parts:
 
 
 def init_run_state(options: Options, parts: Parts, params: Any) -> RunState:
-    """Return the state before the first iteration, wherever `params` are."""
+    """Return the state before the first iteration, wherever `params`, of the policy, are."""
+    if options.learning.has_critic:
+        params = {**params, VALUE_HEAD: init_value_head(parts.model.config)}
     auto_tau = make_auto_tau(options)
     return RunState(
         train=init_train_state(params, parts.optimizer),
@@ -348,39 +351,6 @@ def _make_buffer(options: Options) -> replay.ReplayBuffer:
     return buffer
 
 
-def _make_prepare(
-    options: Options, model: LanguageModel, reference: Any
-) -> Callable[[Trajectory], Trajectory]:
-    """Make the function that gives a fresh batch its advantages."""
-    learning = options.learning
-
-    @jax.jit
-    def prepare(batch: Trajectory, reference: Any) -> Trajectory:
-        penalty: dict[str, Any] = {}
-        if learning.kl_coefficient > 0:
-            scores, _ = model.token_log_probs(reference, batch.tokens, batch.temperature)
-            penalty = {
-                "log_probs": batch.behaviour_log_probs,
-                "reference_log_probs": scores,
-                "kl_coefficient": learning.kl_coefficient,
-            }
-        baseline = None
-        if options.group_size > 1:
-            baseline = group_mean(jnp.asarray(batch.return_), jnp.asarray(batch.group_id))
-        return batch.replace(
-            advantages=reinforce_plus_plus(
-                jnp.asarray(batch.rewards),
-                jnp.asarray(batch.response_mask),
-                gamma=learning.discount,
-                advantage_clip=learning.advantage_clip,
-                baseline=baseline,
-                **penalty,
-            )
-        )
-
-    return lambda batch: prepare(batch, reference if learning.kl_coefficient > 0 else None)
-
-
 def _example_row(options: Options) -> Trajectory:
     """Return one row of zeros in the shapes and dtypes that rollouts give."""
     width = row_width(options)
@@ -397,19 +367,11 @@ def _example_row(options: Options) -> Trajectory:
         policy_version=number,
         temperature=np.zeros((), np.float32),
         log_probs_t1=None if options.temperature == 1.0 else wide,
+        values=None if options.learning.value_clip is None else wide,
+        value_targets=wide if options.learning.advantage == "gae" else None,
     )
 
 
 def _ragged(example: Trajectory) -> Trajectory:
     """Say which fields of a trajectory have one value a token."""
     return jax.tree.map(lambda leaf: leaf.ndim > 0, example)
-
-
-_BASE_PRIORITIES: dict[str, Callable[[Any], jax.Array]] = {
-    "return": lambda batch: replay.absolute_return(batch.return_),
-    "advantage": lambda batch: replay.mean_absolute_advantage(
-        batch.advantages, batch.response_mask
-    ),
-    "length": lambda batch: replay.length(batch.length),
-    "constant": lambda batch: replay.constant(len(batch.length)),
-}

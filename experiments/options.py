@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from experiments.learning import LearningOptions, check_learning
+
 __all__ = [
     "ONCE_EACH",
     "Arm",
@@ -90,42 +92,12 @@ class ReplayOptions:
     for few trajectories are as long as the longest. The oldest leave when tokens run out."""
     group_priority: Literal["mean", "max"] = "mean"
     """What of its members' priorities is the priority of a group."""
-    priority: Literal["return", "advantage", "length", "constant"] = "return"
-    """Base priority of a trajectory."""
+    priority: Literal["return", "advantage", "td_error", "length", "constant"] = "return"
+    """Base priority of a trajectory; td_error is set anew whenever it is replayed."""
     insertion: Literal["base", "max"] = "base"
     """Priority of a new row: its own base, or the largest base held."""
     weights: Literal["batch_max", "buffer_max", "mean", "raw", "off"] = "off"
     """Normaliser of the importance weights; raw leaves them as they are, off makes them all 1."""
-
-
-@dataclasses.dataclass(frozen=True)
-class LearningOptions:
-    """Objective and optimiser."""
-
-    learning_rate: float = 3e-4
-    schedule: Literal["constant", "cosine", "linear"] = "cosine"
-    """Shape after the warm-up; it counts optimiser updates, replay updates included."""
-    warmup: int = 10
-    """Optimiser updates of linear warm-up."""
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-    clip: float = 0.2
-    """Half-width of the PPO ratio clip."""
-    dual_clip: float | None = 3.0
-    """Bound on the ratio where the advantage is negative; None leaves it open."""
-    aggregation: Literal[
-        "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
-    ] = "token-mean"
-    """How token losses become one number."""
-    discount: float = 0.97
-    """Discount a response token."""
-    advantage_clip: float | None = None
-    """Bound on the whitened advantage."""
-    entropy_coefficient: float = 0.0
-    kl_coefficient: float = 0.0
-    """Weight of the KL to the starting policy in the reward."""
-    microbatches: int = 8
-    """Parts into which an update splits its batch to save memory."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -400,29 +372,21 @@ def check_options(options: Options) -> None:
             f"at least --replay.batch ({replay.batch})",
         )
         _check_buffer(options, expect)
-    positive("learning.learning-rate", learning.learning_rate)
-    positive("learning.max-grad-norm", learning.max_grad_norm)
-    expect(0 < learning.clip < 1, "learning.clip", learning.clip, "a number between 0 and 1")
-    count("learning.warmup", learning.warmup, 0)
-    for name in ("weight_decay", "entropy_coefficient", "kl_coefficient"):
-        value = getattr(learning, name)
-        expect(
-            math.isfinite(value) and value >= 0,
-            f"learning.{name.replace('_', '-')}",
-            value,
-            "a number of at least 0",
-        )
-    if learning.advantage_clip is not None:
-        positive("learning.advantage-clip", learning.advantage_clip)
-    expect(
-        learning.dual_clip is None or learning.dual_clip > 1,
-        "learning.dual-clip",
-        learning.dual_clip,
-        "a number above 1, or None",
-    )
-    expect(0 < learning.discount <= 1, "learning.discount", learning.discount, "in (0, 1]")
-    count("learning.microbatches", learning.microbatches)
     count("group-size", options.group_size)
+    check_learning(learning, group_size=options.group_size, expect=expect)
+    expect(
+        replay.priority != "td_error" or learning.has_critic,
+        "replay.priority",
+        replay.priority,
+        "any other without --learning.advantage gae or vtrace, which bring a value head",
+    )
+    expect(
+        replay.priority != "advantage" or learning.advantage != "vtrace",
+        "replay.priority",
+        replay.priority,
+        "any other with --learning.advantage vtrace, whose advantages are made anew at every "
+        "update; td_error is closest",
+    )
     expect(
         options.episodes % options.group_size == 0,
         "episodes",

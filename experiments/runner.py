@@ -39,7 +39,7 @@ from experiments.run_directory import (
 )
 from experiments.task import Task
 from experiments.warm_start import starting_params
-from freshper_jax.models import merge_adapters
+from freshper_jax.models import merge_adapters, without_value_head
 from freshper_jax.rollout import EpisodeStats, RolloutError, Trajectory
 from freshper_jax.training import (
     CheckpointError,
@@ -318,6 +318,7 @@ def _tau_in_use(options: Options, history: Sequence[dict[str, Any]]) -> float | 
 def _export(parts: Parts, directory: RunDirectory, params: Any) -> None:
     """Write the final policy as transformers and `load_pretrained` read it, adapters merged."""
     language, folder = parts.language, directory.path / "model"
+    params = without_value_head(params)
     config = language.model.config
     if language.lora is not None and parts.base is not None:
         params = merge_adapters(config, language.lora, parts.base, params)

@@ -18,10 +18,18 @@ from freshper_jax.models.sharding import (
     param_shardings,
     row_sharding,
 )
+from freshper_jax.models.value_head import (
+    VALUE_HEAD,
+    ValueModel,
+    add_value_head,
+    init_value_head,
+    without_value_head,
+)
 
 __all__ = [
     "DEFAULT_RULES",
     "PRESETS",
+    "VALUE_HEAD",
     "Adapters",
     "LanguageModel",
     "LoraConfig",
@@ -29,8 +37,11 @@ __all__ = [
     "Params",
     "PartitionRules",
     "RopeScaling",
+    "ValueModel",
     "adapt_model",
+    "add_value_head",
     "init_adapters",
+    "init_value_head",
     "make_mesh",
     "make_model",
     "merge_adapters",
@@ -38,4 +49,5 @@ __all__ = [
     "param_shardings",
     "preset",
     "row_sharding",
+    "without_value_head",
 ]

@@ -71,6 +71,7 @@ DEFAULT_RULES = PartitionRules(
         (r"feed_forward/(gate|up)$", _P(None, "fsdp", "tp")),  # [L, D, F]
         (r"feed_forward/down$", _P(None, "tp", "fsdp")),  # [L, F, D]
         (r"norm/scale$", _P()),
+        (r"^value_head/", _P()),  # [D] and []
         (r"/(a|b)$", _P()),  # adapters: [L, D, R] and [L, R, E], small enough for every device
     )
 )

@@ -63,6 +63,50 @@ def group_mean(values: jax.Array, group_id: jax.Array) -> jax.Array:
     return (same @ values) / jnp.sum(same, axis=1)
 
 
+def group_advantages(
+    returns: jax.Array,
+    group_id: jax.Array,
+    response_mask: jax.Array,
+    *,
+    scale: bool = True,
+    eps: float = 1e-6,
+) -> jax.Array:
+    """Computes GRPO advantages: how far a row's return lies above the mean of its group.
+
+    `A = (R - mean) / (std + eps)` for every response token of a row (Shao et al.,
+    "DeepSeekMath", 2024, section 4.1.2), or without the division, which gives groups whose
+    returns hardly differ as much say as any (Liu et al., "Understanding R1-Zero-like
+    training", 2025: Dr. GRPO). The deviation is the population's. Like all advantages they are
+    computed once, at collection, where groups are whole.
+
+    Args:
+        returns: float32 `[B]`.
+        group_id: int32 `[B]`, equal for rows that share a start.
+        response_mask: bool `[B, T]`.
+        scale: whether to divide by the deviation of the group.
+        eps: added to it.
+
+    Returns:
+        float32 `[B, T]`, 0 outside the mask; NaN for a row alone in its group, for there is
+        nothing to compare it with, and 0 would pass for an advantage.
+    """
+    chex.assert_rank([returns, group_id, response_mask], [1, 1, 2])
+    same = group_id[:, None] == group_id[None, :]
+    size = jnp.sum(same, axis=1, dtype=returns.dtype)
+
+    def mean(values: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.where(same, values[None, :], jnp.zeros_like(values)[None]), 1) / size
+
+    centred = returns - mean(returns)
+    # As in `whiten`: equal returns, however large, must not seem to differ.
+    centred = centred - mean(centred)
+    if scale:
+        centred = centred / (jnp.sqrt(mean(jnp.square(centred))) + eps)
+    alone = size < 2
+    of_rows = jnp.where(alone, jnp.full_like(centred, jnp.nan), centred)[:, None]
+    return jnp.where(response_mask, of_rows, jnp.zeros_like(of_rows))
+
+
 def kl_penalty_rewards(
     rewards: jax.Array,
     log_probs: jax.Array,

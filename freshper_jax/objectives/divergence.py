@@ -29,8 +29,9 @@ class RowStatistics:
     kl_policy: `[B]` float32, sum of `r log r - r + 1`, estimates KL(policy || behaviour).
     ratio_sum: `[B]` float32, sum of `r`.
     ratio_max: `[B]` float32, largest `r`; 0 for a row without response tokens.
-    clipped: `[B]` float32, tokens whose gradient the clip removed.
+    clipped: `[B]` float32, tokens whose gradient a clip removed, or a cap lessened.
     entropy: `[B]` float32, sum of the policy's entropies, nats; 0 where not given.
+    td_error: `[B]` float32, sum of `|TD error|`; 0 where not given.
     """
 
     token_count: jax.Array  # [B]
@@ -42,11 +43,17 @@ class RowStatistics:
     ratio_max: jax.Array  # [B]
     clipped: jax.Array  # [B]
     entropy: jax.Array  # [B]
+    td_error: jax.Array  # [B]
 
     @property
     def token_kl(self) -> jax.Array:
         """The k3 estimate a token of each row, `[B]`, nats."""
         return self.kl_k3 / jnp.maximum(self.token_count, 1)
+
+    @property
+    def mean_td_error(self) -> jax.Array:
+        """The mean `|TD error|` of each row, `[B]`."""
+        return self.td_error / jnp.maximum(self.token_count, 1)
 
 
 def masked_log_ratio(
@@ -69,6 +76,7 @@ def row_statistics(
     *,
     clipped: jax.Array | None = None,
     entropy: jax.Array | None = None,
+    td_error: jax.Array | None = None,
 ) -> RowStatistics:
     """Sums the off-policy statistics of each row; no gradient flows through them.
 
@@ -76,8 +84,9 @@ def row_statistics(
         log_probs: float32 `[B, T]`, of the present policy, nats.
         behaviour_log_probs: float32 `[B, T]`, under the distribution sampled from.
         response_mask: bool `[B, T]`.
-        clipped: bool `[B, T]`, tokens whose gradient the clip removed.
+        clipped: bool `[B, T]`, tokens whose gradient a clip removed, or a cap lessened.
         entropy: float32 `[B, T]`, of the present policy, nats.
+        td_error: float32 `[B, T]`, of the present values, see `td_errors`.
     """
     chex.assert_rank([log_probs, behaviour_log_probs, response_mask], 2)
     chex.assert_equal_shape([log_probs, behaviour_log_probs, response_mask])
@@ -102,6 +111,7 @@ def row_statistics(
         ratio_max=jnp.max(jnp.where(response_mask, ratio, none), axis=1),
         clipped=total(none if clipped is None else clipped.astype(none.dtype)),
         entropy=total(none if entropy is None else jax.lax.stop_gradient(entropy)),
+        td_error=total(none if td_error is None else jnp.abs(jax.lax.stop_gradient(td_error))),
     )
 
 

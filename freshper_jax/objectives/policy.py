@@ -140,6 +140,20 @@ def clipped_token_losses(
     validate_clipping(clip_low, clip_high, dual_clip)
     advantages = jnp.where(response_mask, advantages, jnp.zeros_like(advantages))
     ratio = token_ratio(masked_log_ratio(log_probs, behaviour_log_probs, response_mask))
+    return clipped_surrogate(
+        ratio, advantages, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip
+    )
+
+
+def clipped_surrogate(
+    ratio: jax.Array,
+    advantages: jax.Array,
+    *,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None,
+) -> tuple[jax.Array, jax.Array]:
+    """Computes the loss and where it is clipped, see `clipped_token_losses`, from ratios."""
     plain = ratio * advantages
     objective = jnp.minimum(plain, jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high) * advantages)
     if dual_clip is not None:

@@ -34,6 +34,8 @@ class Trajectory:
     | policy_version      | `[B]` i32     | optimiser updates applied to the behaviour policy   |
     | temperature         | `[B]` f32     | sampling temperature                                |
     | log_probs_t1        | `[B, T]` f32  | untruncated, at temperature 1; None where the same  |
+    | values              | `[B, T]` f32  | a critic's, as of collection; None without          |
+    | value_targets       | `[B, T]` f32  | what they should be; None without                   |
     """
 
     tokens: Array
@@ -47,6 +49,8 @@ class Trajectory:
     policy_version: Array
     temperature: Array
     log_probs_t1: Array | None = None
+    values: Array | None = None
+    value_targets: Array | None = None
 
     def replace(self, **changes: object) -> Trajectory:
         """Return a copy with some fields replaced."""

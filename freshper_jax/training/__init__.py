@@ -19,6 +19,7 @@ from freshper_jax.training.iteration import (
     RunState,
     make_iteration,
 )
+from freshper_jax.training.loss import Batch, CriticConfig, LossConfig
 from freshper_jax.training.optimizer import (
     Optimizer,
     OptimizerConfig,
@@ -27,8 +28,6 @@ from freshper_jax.training.optimizer import (
 )
 from freshper_jax.training.state import TrainState, init_train_state
 from freshper_jax.training.update import (
-    Batch,
-    LossConfig,
     TokenLogProbs,
     make_cloning_update,
     make_update,
@@ -40,6 +39,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "CloningConfig",
+    "CriticConfig",
     "IterationConfig",
     "LossConfig",
     "Metrics",

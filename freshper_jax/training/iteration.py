@@ -72,11 +72,12 @@ class IterationConfig:
 def make_iteration(
     *,
     rollout: Rollout,
-    prepare: Callable[[Trajectory], Trajectory],
+    prepare: Callable[[Any, Trajectory], Trajectory],
     update: Callable[..., tuple[TrainState, dict[str, jax.Array], Any]],
     buffer: ReplayBuffer | None,
-    base_priority: Callable[[Trajectory], jax.Array],
+    base_priority: Callable[[Trajectory, RowStatistics], jax.Array],
     config: IterationConfig,
+    reprioritise: bool = False,
     auto_tau: AutoTau | None = None,
     place: Callable[[Any], Any] = jax.device_put,
 ) -> Callable[[RunState], tuple[RunState, Metrics]]:
@@ -84,12 +85,16 @@ def make_iteration(
 
     Args:
       rollout: `(params, key, iteration, policy_version) -> (trajectory, statistics)`.
-      prepare: sets the advantages of a collected batch; they are stored with it and never
-        computed again, so a replayed row keeps the baseline it was collected with.
+      prepare: `(params, trajectory) -> trajectory`, sets the advantages of a collected batch;
+        they are stored with it and never computed again, so a replayed row keeps the baseline
+        it was collected with.
       update: from `make_update`.
       buffer: where fresh rows go; None without replay.
-      base_priority: `(trajectory) -> [B]`.
+      base_priority: `(trajectory, rows) -> [B]`, with the statistics of the rows from the first
+        update on them.
       config: the extra updates.
+      reprioritise: whether replayed rows are given `base_priority` anew, by what the update on
+        them found; their age goes on from when they were collected.
       auto_tau: how tau follows from what the replay updates measure; None leaves the buffer's.
       place: puts a batch on the devices, split over rows where they are several.
 
@@ -113,13 +118,14 @@ def make_iteration(
         metrics |= episode_metrics(trajectory, episodes)
 
         with _timed(times, "fresh"):
-            batch = prepare(place(trajectory))
+            batch = prepare(train.params, place(trajectory))
             ones = place(np.ones(len(trajectory.length), np.float32))
             passes = 1 + (config.updates if config.source == "fresh" else 0)
-            fresh = []
+            fresh, found = [], []
             for _ in range(passes):
-                train, measured, _ = update(train, batch, ones)
+                train, measured, statistics = update(train, batch, ones)
                 fresh.append(measured)
+                found.append(statistics)
             jax.block_until_ready(train.step)
 
         replayed: list[Any] = []
@@ -130,7 +136,7 @@ def make_iteration(
                 replay, _ = buffer.add(
                     replay,
                     batch,
-                    base_priority(batch),
+                    base_priority(batch, found[0]),
                     clock,
                     lengths=batch.length if rules.storage == "packed" else None,
                     groups=group_names(trajectory, number) if rules.group_size > 1 else None,
@@ -144,6 +150,9 @@ def make_iteration(
                     train, measured, statistics = update(
                         train, place(sample.data), place(sample.weights)
                     )
+                    if reprioritise:
+                        again = base_priority(sample.data, statistics)
+                        replay = buffer.update(replay, sample.handles, again)
                     drift = learn(drift, sample.ages, statistics)
                     replayed.append(measured)
                     draws.append((statistics, sample.ages, sample.ess, sample.data.length))

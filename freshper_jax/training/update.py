@@ -3,7 +3,6 @@
 In the shape descriptions, `B` denotes rows (trajectories) and `T` tokens.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -12,15 +11,21 @@ import jax.numpy as jnp
 import optax
 
 from freshper_jax.objectives import (
-    Aggregation,
     RowStatistics,
     aggregate,
-    clipped_token_losses,
     loss_normaliser,
+    masked_sum,
     row_statistics,
     summarise_rows,
-    validate_aggregation,
-    validate_clipping,
+)
+from freshper_jax.training.loss import (
+    Batch,
+    CriticLosses,
+    Fields,
+    LossConfig,
+    critic_losses,
+    policy_token_losses,
+    read_fields,
 )
 from freshper_jax.training.optimizer import Optimizer
 from freshper_jax.training.state import Params, TrainState
@@ -33,8 +38,11 @@ class TokenLogProbs(Protocol):
 
     def __call__(
         self, params: Params, tokens: jax.Array, temperature: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, ...]:
         """Returns log-probabilities and entropies, both float32 `[B, T]`, nats.
+
+        With a critic also values, float32 `[B, T]`, each of the state in which the token is
+        chosen.
 
         Args:
             params: pytree of float arrays.
@@ -43,69 +51,13 @@ class TokenLogProbs(Protocol):
         """
 
 
-class Batch(Protocol):
-    """What an update reads of a batch of trajectories; any registered pytree will do.
-
-    tokens: `[B, T]` int32. response_mask: `[B, T]` bool, the tokens the policy produced.
-    behaviour_log_probs: `[B, T]` float32, under the distribution sampled from, nats.
-    advantages: `[B, T]` float32, as computed at collection. temperature: `[B]` float32.
-    """
-
-    @property
-    def tokens(self) -> jax.Array:
-        """`[B, T]` int32."""
-
-    @property
-    def response_mask(self) -> jax.Array:
-        """`[B, T]` bool."""
-
-    @property
-    def behaviour_log_probs(self) -> jax.Array:
-        """`[B, T]` float32."""
-
-    @property
-    def advantages(self) -> jax.Array:
-        """`[B, T]` float32."""
-
-    @property
-    def temperature(self) -> jax.Array:
-        """`[B]` float32."""
-
-
-@dataclasses.dataclass(frozen=True)
-class LossConfig:
-    """Settings of the policy loss.
-
-    clip_low, clip_high: the ratio is clipped to `[1 - clip_low, 1 + clip_high]`.
-    dual_clip: bounds the loss of a token of negative advantage; None for no bound, which
-        stale data can make arbitrarily large.
-    aggregation: how token losses become a scalar, see `objectives.aggregate`.
-    entropy_coefficient: the mean entropy times this is subtracted from the loss; replay
-        weights do not apply to it.
-    """
-
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    dual_clip: float | None = 3.0
-    aggregation: Aggregation = "token-mean"
-    entropy_coefficient: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for a field out of range, naming it."""
-        validate_clipping(self.clip_low, self.clip_high, self.dual_clip)
-        validate_aggregation(self.aggregation)
-        if not self.entropy_coefficient >= 0.0:
-            raise ValueError(
-                f"entropy_coefficient must be at least 0, got {self.entropy_coefficient}"
-            )
-
-
 def make_update(
     token_log_probs: TokenLogProbs,
     optimizer: Optimizer,
     *,
     loss: LossConfig | None = None,
     microbatches: int = 1,
+    steps: int = 1,
 ) -> Callable[..., tuple[TrainState, Metrics, RowStatistics]]:
     """Makes the policy update `update(state, batch, weights, frozen=None)`.
 
@@ -122,8 +74,13 @@ def make_update(
     The metrics are float32 scalars taken from the update's own forward pass, before the step:
     those of `objectives.summarise_rows`, `loss`, `policy_loss`, `grad_norm` before clipping,
     `learning_rate`, `skipped` (1 where the loss or a gradient was not finite and the state
-    kept but for its count), `weight_mean`, `weight_min`, `weight_max`. `rows` holds the
-    statistics of each row, in the order of the batch, to be set against its age.
+    kept but for its count), `weight_mean`, `weight_min`, `weight_max`. With a critic also
+    `value_loss`, a mean over response tokens without weights, `value_explained`, the share of
+    the targets' variance that the values explain (0 where the targets are all equal), and
+    `td_error`, the mean `|TD error|`. `rows` holds the statistics of each row, in the order of
+    the batch, to be set against its age.
+
+    Of several steps all these are of the first, but for `skipped`, which counts them all.
 
     Args:
         token_log_probs: scores tokens, see the protocol.
@@ -131,56 +88,83 @@ def make_update(
         loss: settings of the loss.
         microbatches: the batch is worked off in this many equal parts, to save memory; the
             gradient is that of the whole batch.
+        steps: gradient steps on the batch, each an optimiser update of its own. The proximal
+            policy of the decoupled objective is the one before the first: its scores are those
+            of the first step's forward pass, so that they take no pass of their own.
 
     Raises:
-        ValueError: `microbatches` is below 1, or (at the first call) does not divide `B`.
+        ValueError: `microbatches` or `steps` is below 1, or (at the first call) `microbatches`
+            does not divide `B` or the batch lacks a field that the loss needs.
     """
     config = LossConfig() if loss is None else loss
     _validate_microbatches(microbatches)
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    remembers = config.objective == "decoupled" and steps > 1
 
-    def update(state: TrainState, batch: Batch, weights: jax.Array, frozen: Params | None = None):
-        normaliser = loss_normaliser(batch.response_mask, config.aggregation)
+    def part_loss(
+        params: Params,
+        part: tuple[Fields, jax.Array, tuple[jax.Array, jax.Array] | None],
+        normalisers: tuple[jax.Array, jax.Array],
+        frozen: Params | None,
+    ):
+        rows, row_weights, proximal = part
+        mask = rows.response_mask
+        scores = token_log_probs(_whole(frozen, params), rows.tokens, rows.temperature)
+        log_probs, entropy = scores[:2]
+        critic = None
+        if config.critic is not None:
+            critic = critic_losses(config.critic, rows, log_probs, scores[2])
+        proximal_log_probs = None
+        if proximal is not None:
+            held, earlier = proximal
+            proximal_log_probs = jnp.where(held[:, None], earlier, log_probs)
+        token_losses, clipped = policy_token_losses(
+            config,
+            rows,
+            log_probs,
+            proximal_log_probs,
+            rows.advantages if critic is None else critic.advantages,
+        )
 
-        def part_loss(params: Params, part: tuple[Batch, jax.Array]):
-            rows, row_weights = part
-            log_probs, entropy = token_log_probs(
-                _whole(frozen, params), rows.tokens, rows.temperature
+        def reduce(values: jax.Array, scale: jax.Array | None) -> jax.Array:
+            return aggregate(
+                values, mask, scale, aggregation=config.aggregation, normaliser=normalisers[0]
             )
-            token_losses, clipped = clipped_token_losses(
-                log_probs,
-                rows.behaviour_log_probs,
-                rows.advantages,
-                rows.response_mask,
-                clip_low=config.clip_low,
-                clip_high=config.clip_high,
-                dual_clip=config.dual_clip,
+
+        policy = reduce(token_losses, row_weights)
+        total = policy
+        if config.entropy_coefficient > 0.0:
+            total = total - config.entropy_coefficient * reduce(entropy, None)
+        if critic is not None and config.critic is not None:
+            total = total + config.critic.coefficient * aggregate(
+                critic.losses,
+                mask,
+                row_weights,
+                aggregation="token-mean",
+                normaliser=normalisers[1],
             )
+        statistics = row_statistics(
+            log_probs,
+            rows.behaviour_log_probs,
+            mask,
+            clipped=clipped,
+            entropy=entropy,
+            td_error=None if critic is None else critic.td_errors,
+        )
+        kept = jax.lax.stop_gradient(log_probs) if remembers else None
+        return total, (policy, (statistics, _fit(critic, mask), kept))
 
-            def reduce(values: jax.Array, scale: jax.Array | None) -> jax.Array:
-                return aggregate(
-                    values,
-                    rows.response_mask,
-                    scale,
-                    aggregation=config.aggregation,
-                    normaliser=normaliser,
-                )
-
-            policy = reduce(token_losses, row_weights)
-            total = policy
-            if config.entropy_coefficient > 0.0:
-                total = total - config.entropy_coefficient * reduce(entropy, None)
-            statistics = row_statistics(
-                log_probs,
-                rows.behaviour_log_probs,
-                rows.response_mask,
-                clipped=clipped,
-                entropy=entropy,
-            )
-            return total, (policy, statistics)
-
-        fields = _fields_read(batch)
-        total, grads, (policy, statistics) = _accumulate(
-            part_loss, state.params, (fields, weights), microbatches
+    def one_step(state, fields, weights, frozen, proximal):
+        normalisers = (
+            loss_normaliser(fields.response_mask, config.aggregation),
+            loss_normaliser(fields.response_mask, "token-mean"),
+        )
+        total, grads, (policy, (statistics, fit, kept)) = _accumulate(
+            lambda params, part: part_loss(params, part, normalisers, frozen),
+            state.params,
+            (fields, weights, proximal),
+            microbatches,
         )
         state, metrics = _apply(state, optimizer, total, grads)
         metrics |= summarise_rows(statistics)
@@ -190,9 +174,51 @@ def make_update(
             "weight_min": jnp.min(weights),
             "weight_max": jnp.max(weights),
         }
-        return state, metrics, statistics
+        if fit is not None:
+            metrics |= _critic_metrics(fit, statistics)
+        return state, metrics, statistics, kept
+
+    def update(state: TrainState, batch: Batch, weights: jax.Array, frozen: Params | None = None):
+        fields = read_fields(batch, config)
+        if steps == 1:
+            return one_step(state, fields, weights, frozen, None)[:3]
+
+        def step(carry, index):
+            state, earlier = carry
+            proximal = None
+            if earlier is not None:
+                proximal = (jnp.broadcast_to(index > 0, weights.shape), earlier)
+            state, metrics, rows, kept = one_step(state, fields, weights, frozen, proximal)
+            if earlier is not None and proximal is not None:
+                kept = jnp.where(index > 0, earlier, kept)
+            return (state, kept), (metrics, rows)
+
+        earlier = jnp.zeros_like(fields.behaviour_log_probs) if remembers else None
+        (state, _), every = jax.lax.scan(step, (state, earlier), jnp.arange(steps))
+        metrics, rows = jax.tree.map(lambda leaf: leaf[0], every)
+        return state, metrics | {"skipped": jnp.sum(every[0]["skipped"])}, rows
 
     return jax.jit(update, donate_argnames=("state",))
+
+
+def _fit(critic: CriticLosses | None, mask: jax.Array) -> tuple[jax.Array, ...] | None:
+    """Sums over each row `[B]` the losses, the targets and their squares; None without critic."""
+    if critic is None:
+        return None
+    parts = (jax.lax.stop_gradient(critic.losses), critic.targets, jnp.square(critic.targets))
+    return tuple(masked_sum(part, mask, axis=1) for part in parts)
+
+
+def _critic_metrics(fit: tuple[jax.Array, ...], rows: RowStatistics) -> Metrics:
+    tokens = jnp.maximum(jnp.sum(rows.token_count), 1)
+    loss, target, square = (jnp.sum(part) / tokens for part in fit)
+    variance = square - jnp.square(target)
+    differ = variance > 1e-6 * square  # beyond rounding
+    return {
+        "value_loss": loss,
+        "value_explained": jnp.where(differ, 1 - 2 * loss / jnp.where(differ, variance, 1.0), 0.0),
+        "td_error": jnp.sum(rows.td_error) / tokens,
+    }
 
 
 def make_cloning_update(
@@ -242,24 +268,6 @@ def make_cloning_update(
         return state, metrics | {"entropy": entropy}
 
     return jax.jit(update, donate_argnames=("state",))
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class _Fields:
-    """The fields of a `Batch`, without whatever else the batch carries."""
-
-    tokens: jax.Array
-    response_mask: jax.Array
-    behaviour_log_probs: jax.Array
-    advantages: jax.Array
-    temperature: jax.Array
-
-
-def _fields_read(batch: Batch) -> _Fields:
-    return _Fields(
-        **{field.name: getattr(batch, field.name) for field in dataclasses.fields(_Fields)}
-    )
 
 
 def _whole(frozen: Params | None, params: Params) -> Params:

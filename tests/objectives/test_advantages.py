@@ -162,3 +162,30 @@ def test_a_group_baseline_removes_what_a_start_is_worth():
     centred = np.array([5.5, -5.5, -2.5, 2.5, 0.0])
     expected = np.where(mask, (centred / np.sqrt(np.mean(centred**2)))[:, None], 0.0)
     np.testing.assert_allclose(advantages, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_group_advantages_compare_within_a_group():
+    returns = np.array([4.0, 7.0, 0.0, 4.0, 7.0], np.float32)
+    group = np.array([2, 0, 2, 2, 0], np.int32)
+    mask = np.array([[False, True, True]] * 5)
+    mask[4] = [False, False, True]
+    plain = objectives.group_advantages(returns, group, mask, scale=False)
+    centred = np.array([4 / 3, 0.0, -8 / 3, 4 / 3, 0.0])
+    np.testing.assert_allclose(plain, np.where(mask, centred[:, None], 0.0), atol=1e-6)
+    scaled = objectives.group_advantages(returns, group, mask)
+    spread = np.sqrt((2 * (4 / 3) ** 2 + (8 / 3) ** 2) / 3)
+    np.testing.assert_allclose(scaled, np.where(mask, centred[:, None] / spread, 0.0), atol=1e-5)
+
+
+def test_equal_returns_of_any_size_give_no_advantage():
+    returns = np.full(7, 1e6 / 3, np.float32)
+    mask = np.ones((7, 2), bool)
+    advantages = objectives.group_advantages(returns, np.zeros(7, np.int32), mask)
+    np.testing.assert_allclose(advantages, 0.0, atol=1e-6)
+
+
+def test_a_row_alone_in_its_group_is_not_passed_off_as_average():
+    advantages = objectives.group_advantages(
+        np.ones(3, np.float32), np.array([0, 1, 0], np.int32), np.array([[False, True]] * 3)
+    )
+    np.testing.assert_array_equal(advantages, [[0.0, 0.0], [0.0, np.nan], [0.0, 0.0]])

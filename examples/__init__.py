@@ -1,0 +1,1 @@
+"""Examples from the documentation, whole."""
