@@ -28,6 +28,8 @@ PRESETS = (
     *(f"frozen_lake/{name}" for name in ("fixed-4x4", "fixed-8x8", "corners-4x4", "corners-8x8")),
     *(f"cliff_walking/{name}" for name in ("standard", "slippery", "random", "paper")),
     *(f"nq_search/{name}" for name in ("invented", "one_hop", "facts")),
+    *(f"gsm8k/{name}" for name in ("arithmetic", "long_stories")),
+    *(f"aime/{name}" for name in ("offline", "offline_hard")),
 )
 
 

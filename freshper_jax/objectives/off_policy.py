@@ -85,7 +85,7 @@ def decoupled_token_losses(
     `min(cap, prox / behaviour) * l`, with `l` the clipped loss of the ratio `pi / prox`: the
     data are weighed by where they come from, and the step is bounded by where it starts. Under
     PPO both are the behaviour policy, whose clip drops most of what is old (Hilton et al.,
-    "Batch size-invariance for policy optimization", 2022, eq. 3; with a cap as in Fu et al.,
+    "Batch size-invariance for policy optimization", 2022; for language models Fu et al.,
     "AReaL", 2025).
 
     Where the policy is still the proximal one no clip binds, and the loss and its gradient are
@@ -135,8 +135,8 @@ def sequence_token_losses(
     The ratio is `s = exp(mean_t log r_t)` over the row's response tokens, all turns together,
     and token `t` has the ratio `s pi_t / stop_gradient(pi_t)`, so that advantages may differ
     between tokens. Where they do not, and under `seq-mean-token-mean`, the gradient is that of
-    `min(s A, clip(s) A)` (Zheng et al., "Group sequence policy optimization", 2025, eqs. 5 to 7
-    and 13 to 17). Means of logs move little: the paper clips at 3e-4 below and 4e-4 above.
+    `min(s A, clip(s) A)` (Zheng et al., "Group sequence policy optimization", 2025, with its
+    variant for tokens). Means of logs move little: the paper clips at 3e-4 below and 4e-4 above.
 
     Args:
         log_probs: float32 `[B, T]`, of the policy being trained, nats.

@@ -85,6 +85,16 @@ def test_adapters_are_trained_in_place_of_the_weights(folder, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_value_head_is_trained_beside_adapters_and_not_exported(folder, tmp_path):
+    critic = ("--model.lora-rank=2", "--learning.advantage=gae", "--replay.priority=td_error")
+    path, _ = run_small(tmp_path / "run", *flags(folder, *critic, "--iterations=1"))
+    trained = parameters(path)
+    assert set(trained) == {"query", "key", "value", "output", "gate", "up", "down", "value_head"}
+    assert np.any(trained["value_head"]["kernel"] != 0)
+    jax.tree.map(lambda a, b: None, tensors(folder), tensors(path / "model"))  # the same tree
+
+
+@pytest.mark.slow
 def test_a_pretrained_policy_clones_traces_where_asked_to(folder, tmp_path):
     traces = ("--warm-start.traces=6", "--warm-start.longest=3", "--warm-start.max-updates=2")
     few = ("--warm-start.check-every=2", "--iterations=1")
