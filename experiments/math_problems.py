@@ -35,7 +35,6 @@ __all__ = ["PRETRAINED", "MathOptions", "make_math_task", "pieces"]
 PRETRAINED = {"max_tokens": None, "max_new_tokens": 256}
 
 _TINY_STYLE, _STYLE = "minimal", "default"
-_MEASURED = 64  # problems, those with the longest questions, on which an episode is measured
 _PIECE = re.compile(r"\n?#### |\\boxed\{| ?[^\W\d_]+|\d|\s| ?[^\w\s]|_")
 
 
@@ -123,7 +122,7 @@ def make_math_task(
         words=_words(problems, style, known.form),
         solve=solve,
         references=references,
-        longest={"train": _longest(train), "held_out": _longest(held_out)},
+        longest={"train": range(len(train)), "held_out": range(len(held_out))},
         identity=repr((train.digest(), held_out.digest(), checker_name, settings.reward)),
         stop_strings=TURN_MARKERS,
         metrics=("unreadable", *(["undecided"] if pool else [])),
@@ -143,12 +142,6 @@ def _load(task: str, settings: MathOptions) -> Problems:
         return load_task(task, data=paths(settings.data), held_out=paths(settings.held_out))
     except DataError as error:
         raise OptionsError(f"--env.data: {error}") from error
-
-
-def _longest(problems: ProblemSet) -> list[int]:
-    """Return the places of the problems with the longest questions."""
-    by_length = sorted(range(len(problems)), key=lambda index: -len(problems.questions[index]))
-    return by_length[:_MEASURED]
 
 
 def _words(problems: Problems, style: str, form: str) -> list[str]:
