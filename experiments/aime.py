@@ -30,9 +30,9 @@ EXPERIMENT = Experiment(
         "all": {"task": "offline"},
         "tiny": {
             "iterations": 300,
-            "max_new_tokens": 64,
+            "max_new_tokens": 48,
             "warm_start": {"traces": 20_000},
-            "evaluation": {"final_episodes": 384},
+            "evaluation": {"final_episodes": 512},
         },
         "pretrained": PRETRAINED,
     },

@@ -54,6 +54,8 @@ _OFFLINE: Mapping[str, Callable[[], Facts]] = {
     "facts": make_facts,
 }
 _FILE = "file"  # the task whose questions are --env.data's
+# Flags that change a rule of the same name.
+_CHANGES = ("searches", "horizon", "topk", "information_tokens", "repeat_question")
 _FRAME = 16  # tokens that stand around what a search found, at most
 _MEASURED = 64  # questions, the longest ones, on which the length of an episode is found
 
@@ -86,6 +88,8 @@ class SearchOptions:
     """Passages that a search brings."""
     information_tokens: int | None = None
     """Tokens to which the passages of a search are cut."""
+    repeat_question: bool | None = None
+    """Whether every observation ends with the question."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,9 +234,7 @@ def _rules(options: Options[SearchOptions]) -> Rules:
     if style not in STYLES:
         raise OptionsError(f"--prompt: got {style!r}, expected one of {', '.join(STYLES)}")
     changes = {
-        name: value
-        for name in ("searches", "horizon", "topk", "information_tokens")
-        if (value := getattr(options.env, name)) is not None
+        name: value for name in _CHANGES if (value := getattr(options.env, name)) is not None
     }
     try:
         return dataclasses.replace(PRESETS[options.env.rules], style=style, **changes)
@@ -315,8 +317,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "iterations": 100,
         "max_new_tokens": 12,
         "env": {"searches": 1, "horizon": 3, "topk": 1, "information_tokens": 64},
-        "warm_start": {"traces": 4000, "target": 0.3},
-        "evaluation": {"final_episodes": 512},
+        "warm_start": {"traces": 5000, "target": 0.5},
+        "evaluation": {"final_episodes": 256},
     },
     "pretrained": {
         "max_new_tokens": 128,

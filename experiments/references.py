@@ -27,6 +27,9 @@ PRESETS = (
     *(f"frozen_lake/{name}" for name in ("4x4", "8x8", "slippery-4x4", "slippery-8x8", "paper")),
     *(f"frozen_lake/{name}" for name in ("fixed-4x4", "fixed-8x8", "corners-4x4", "corners-8x8")),
     *(f"cliff_walking/{name}" for name in ("standard", "slippery", "random", "paper")),
+    *(f"nq_search/{name}" for name in ("invented", "one_hop", "facts")),
+    *(f"gsm8k/{name}" for name in ("arithmetic", "long_stories")),
+    *(f"aime/{name}" for name in ("offline", "offline_hard")),
 )
 
 

@@ -46,6 +46,8 @@ class WalkOptions:
     """Actions an episode may take."""
     success_rate: float | None = None
     """Probability that a step goes where it is meant to go; 1 on firm ground."""
+    hazard_reward: float | None = None
+    """Reward of a step into a hole or onto a cliff."""
     plain: float | None = None
     """Probability that a cell is no hole or cliff, where maps are drawn."""
     min_path: int | None = None
@@ -93,7 +95,7 @@ def make_walk_task(name: str, walk: WalkTask, options: Options[WalkOptions]) -> 
         return _numbered(np.arange(count), len(held_out))
 
     def demonstrations(count: int, longest: int, rows: int) -> Demonstrations:
-        short = np.flatnonzero(train.shortest <= longest)[:count]
+        short = np.flatnonzero(alone | (train.shortest <= longest))[:count]
         if not len(short):
             raise OptionsError(
                 f"--warm-start.longest: got {longest}, expected at least {train.shortest.min()}, "

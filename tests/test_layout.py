@@ -32,6 +32,7 @@ ALLOWED = {
     "envs": set(),
     "experiments": {"freshper_jax", "envs"},
     "benchmarks": {"freshper_jax", "envs", "experiments"},
+    "examples": {"freshper_jax", "envs", "experiments"},
 }
 # Libraries that a part must do without.
 BARRED = {

@@ -95,7 +95,7 @@ class _Reader:
                 self.take()
                 factor = self.signed(depth)
                 total = divide(total, factor) if sign == "/" else multiply(total, factor)
-            elif self.begins_factor():
+            elif self.begins_factor() and not self.parts_digits():
                 total = multiply(total, self.power(depth))
             else:
                 return total
@@ -151,6 +151,10 @@ class _Reader:
             return False
         kind, text = self.tokens[self.place]
         return (kind == "name" and text != r"\infty") or kind == "number" or text in _CLOSING
+
+    def parts_digits(self) -> bool:
+        """Whether the next token is a number, and the last was: `2 3` is no product."""
+        return [kind for kind, _ in self.tokens[self.place - 1 : self.place + 1]] == ["number"] * 2
 
     def peek(self) -> str | None:
         if self.place == len(self.tokens):

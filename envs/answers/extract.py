@@ -7,7 +7,6 @@ from collections import deque
 TURN_MARKERS = (
     "\nHuman:",
     "\nUser:",
-    "\nQuestion:",
     "<|im_start|>",
     "<|im_end|>",
     "<|endoftext|>",

@@ -33,6 +33,8 @@ def main() -> None:
         # No timeouts of its own, which need a signal handler: the caller ends this process.
         return math_verify.parse(f"${text}$", configs, parsing_timeout=None)
 
+    # The first answer costs more than a second; nobody waits for it with a deadline.
+    math_verify.verify(parse("1+x"), parse(r"\frac{x}{2}"), timeout_seconds=None)
     print("ready", file=answers)
     for line in sys.stdin:
         # The caller kills a process that takes too long; this is for when the caller is gone.

@@ -39,7 +39,7 @@ _UNITS = (
     "miles", "seconds", "minutes", "hours", "hour", "days", "day", "weeks", "months", "years",
     "degrees", "degree", "radians", "dollars", "dollar", "cents", "cent", "euros", "pounds",
     "units", "unit", "percent", "grams", "kilograms", "liters", "litres", "mph",
-    "平方千米", "平方厘米", "平方米", "千米", "厘米", "小时", "海里", "米", "度",
+    "平方千米", "平方厘米", "平方米", "千米", "厘米", "小时", "秒", "海里", "米", "度",
     "cm", "mm", "km", "dm", "kg", "mg", "ml", "mL", "ft", "yd", "mi", "lb", "oz", "sec", "min",
     "hrs", "hr", "rad", "m", "g", "s", "h", "L",
 )  # fmt: skip
@@ -76,6 +76,7 @@ _MIXED = (
     re.compile(r"(?<![\w.}^])(\d+)\s*(\\frac\s*\{\s*\d+\s*\}\s*\{\s*\d+\s*\})"),
     re.compile(r"(?<![\w./^])(\d+)\s+(\d+\s*/\s*\d+)(?![\d.])"),
 )
+_SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 
 
 def normalise(text: str) -> str:
@@ -110,5 +111,5 @@ def without_unit(text: str) -> str:
 
 
 def squeezed(text: str) -> str:
-    """Returns a normalised answer for comparison as text: no white space, no case."""
-    return "".join(text.split()).replace("{", "(").replace("}", ")").casefold()
+    """Returns a normalised answer for comparison as text: white space between digits alone."""
+    return _SPACE.sub("", text).replace("{", "(").replace("}", ")")

@@ -29,9 +29,15 @@ PRESETS = {
         replace(_STANDARD, name="slippery", rules=replace(_RULES, success_rate=1 / 3), horizon=200),
         # As the paper has it: four times the steps, and a small fine for a reply that is no action.
         replace(_STANDARD, name="paper", horizon=200, invalid_reward=-0.1),
-        # Cliffs, start and goal anywhere, so that there are maps which no policy has learnt on.
+        # Cliffs, start and goal anywhere, so that there are maps which no policy has learnt on. A
+        # fall costs less than all the steps there are: where it costs 100, the best that a policy
+        # can do which cannot walk safely yet is to stand still, and that is what it learns.
         replace(
-            _STANDARD, name="random", source=Scatter(4, 6, min_path=3, max_path=20), horizon=20
+            _STANDARD,
+            name="random",
+            source=Scatter(4, 6, min_path=3, max_path=15),
+            rules=replace(_RULES, rewards=(-1.0, -10.0, -1.0)),
+            horizon=15,
         ),
     )
 }

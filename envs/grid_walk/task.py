@@ -54,6 +54,7 @@ def adapt(
     *,
     horizon: int | None = None,
     success_rate: float | None = None,
+    hazard_reward: float | None = None,
     plain: float | None = None,
     min_path: int | None = None,
     reward_scale: float = 1.0,
@@ -64,6 +65,7 @@ def adapt(
         preset: what to change.
         horizon: actions an episode may take.
         success_rate: the probability of going where one means to.
+        hazard_reward: of a step onto a hazard.
         plain: the probability that a cell is no hazard; for maps that are drawn.
         min_path: the steps that a shortest way must take; for maps that are drawn.
         reward_scale: what all rewards and the penalty are multiplied by.
@@ -73,7 +75,9 @@ def adapt(
     """
     if not 0 < reward_scale < math.inf:
         raise ValueError(f"reward_scale must be positive, not {reward_scale}")
-    step, hazard, goal = (reward_scale * reward for reward in preset.rules.rewards)
+    step, hazard, goal = preset.rules.rewards
+    rewards = (step, hazard if hazard_reward is None else hazard_reward, goal)
+    step, hazard, goal = (reward_scale * reward for reward in rewards)
     rules = replace(preset.rules, rewards=(step, hazard, goal))
     if success_rate is not None:
         rules = replace(rules, success_rate=success_rate)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from envs import checks
 from envs.nq_search import tables
 from envs.nq_search.questions import QuestionSet, Split
 from envs.retrieval import Passage
@@ -128,8 +129,8 @@ class _Bridge:
 def make_facts() -> Facts:
     """Makes the questions and passages; every call gives the same.
 
-    A question is held out if the entity whose fact it asks for is, so that no answer of a
-    held-out question was ever asked for in training: all that is left of it are passages. Two-hop
+    A question is held out if the entity whose fact it asks for is, so that no training question
+    asks for the fact in other words, or names the entity: it stands in passages alone. Two-hop
     training questions use no held-out bridge either.
     """
     return _facts(_entities(), _bridges(), DISTRACTORS)
@@ -260,16 +261,25 @@ _SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
 
 
 def make_invented(count: int = 1000, *, seed: int = 0) -> Facts:
-    """Makes questions and passages about countries that do not exist.
+    """Makes questions and passages about so many countries that do not exist.
 
     Names are strings of syllables, so that nothing but reading tells an answer.
+
+    Raises:
+        ValueError: count is not positive or more than there are names.
     """
+    most = len(_SYLLABLES) ** 2
+    if not 1 <= checks.integer("count", count) <= most:
+        raise ValueError(f"count must be from 1 to {most}, not {count}")
     rng = np.random.default_rng(seed)
 
     def name(*lengths: int) -> str:
-        return "".join(rng.choice(_SYLLABLES, rng.choice(lengths)))
+        drawn = rng.integers(len(_SYLLABLES), size=lengths[rng.integers(len(lengths))])
+        return "".join(_SYLLABLES[place] for place in drawn)
 
-    countries = list(dict.fromkeys(name(2, 3).capitalize() for _ in range(count)))
+    countries: dict[str, None] = {}
+    while len(countries) < count:
+        countries[name(2, 3).capitalize()] = None
     entities = [
         _Entity(
             (country,),

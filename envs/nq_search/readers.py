@@ -83,6 +83,10 @@ def _question(row: Mapping[str, Any], where: str) -> str:
     if not isinstance(question, str) or not question.strip():
         shown = f"{question!r}"[:80]
         raise QuestionFileError(f"{where}: question (or prompt) must be text, not {shown}")
+    try:
+        question.encode()
+    except UnicodeEncodeError as error:
+        raise QuestionFileError(f"{where}: question is not valid Unicode: {error}") from error
     return question.strip()
 
 

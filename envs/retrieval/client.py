@@ -139,7 +139,8 @@ def _hit(item: Any) -> Hit:
     score = item.get("score", 0.0) if scored else 0.0
     if not isinstance(contents, str) or not isinstance(score, int | float):
         raise ValueError("with a hit without contents or with a score that is no number")
-    return Hit(str(document.get("id", "")), contents, float(score))
+    name, contents = texts_of([str(document.get("id", "")), contents])
+    return Hit(name, contents, float(score))
 
 
 def _httpx() -> Any:

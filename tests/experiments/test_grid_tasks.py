@@ -83,7 +83,7 @@ def test_a_tiny_policy_knows_every_word_and_a_row_holds_the_longest_episode(name
 
 @pytest.mark.parametrize(("name", "task"), TASKS)
 def test_demonstrations_are_optimal_play(name, task):
-    options, made = make(name, task, "--warm-start.longest=13")
+    options, made = make(name, task)
     shown = made.demonstrations(100, 13, 32)
     renderer = make_language(options, made).renderer
     _, stats = collect(
@@ -165,8 +165,8 @@ def test_bad_flags_are_refused_by_name(flags, message):
 
 
 def test_a_warm_start_without_a_short_enough_way_is_refused():
-    _, made = make("cliff_walking", "standard")
-    with pytest.raises(OptionsError, match=r"--warm-start.longest: got 6, expected at least 13"):
+    _, made = make("frozen_lake", "corners-8x8")
+    with pytest.raises(OptionsError, match=r"--warm-start.longest: got 6, expected at least 14"):
         made.demonstrations(10, 6, 4)
 
 

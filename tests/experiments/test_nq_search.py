@@ -1,10 +1,12 @@
-import dataclasses
 import json
 
 import numpy as np
 import pytest
 import rich.console
 
+from envs.nq_search import QuestionSet, Rules, make_game
+from envs.retrieval import Hit, RetrievalError
+from envs.vector_env import GameVectorEnv
 from experiments.nq_search import EXPERIMENT
 from experiments.options import OptionsError
 from experiments.progress import Console
@@ -74,6 +76,42 @@ def test_retrieved_text_is_never_trained_on(made):
         assert not trajectory.rewards[row][~mine].any()
 
 
+class Outage:
+    """Cannot be reached now and then; finds one passage otherwise."""
+
+    def __init__(self, *fails):
+        self.calls, self.fails = 0, fails
+
+    def search(self, queries, topk):
+        self.calls += 1
+        if self.calls in self.fails:
+            raise RetrievalError("out")
+        return [[Hit("1", '"Iron"\nIron is a metal.', 1.0)] for _ in queries]
+
+
+def test_an_outage_costs_no_episode():
+    questions = QuestionSet(("what is iron?",), (("metal",),))
+    words = ["Search, then answer.", "what is iron?", "Iron", " is a metal.", "metal", "ok"]
+    words += ["<search>", "</search>", "<answer>", "</answer>", "<information>", "</information>"]
+    words += ['Doc 1(Title: "', '") ', "The search engine cannot be reached now."]
+    renderer = make_chat_renderer(make_word_tokenizer(words))
+    game = make_game(questions, Outage(1, 3), rules=Rules(style="minimal"))
+    replies = [["<search>ok</search>", "<search>ok</search>", "<answer>metal</answer>"]] * 6
+    with pytest.warns(RuntimeWarning, match="out"):
+        trajectory, stats = collect(
+            ScriptedPolicy(renderer, replies, 8),
+            GameVectorEnv(game, 3),
+            renderer,
+            Episodes.of(np.arange(6)),
+            max_tokens=128,
+            max_new_tokens=8,
+        )
+    assert stats.success.all()
+    assert stats.infos["search_failures"].tolist() == [1, 1, 1, 1, 1, 1]
+    texts = [renderer.tokenizer.decode(row) for row in trajectory.tokens]
+    assert all("cannot be reached now." in text and " is a metal." in text for text in texts)
+
+
 @pytest.mark.parametrize("budget", [1, 7, 20])
 def test_information_keeps_to_its_tokens(budget):
     _, task = make_task("task=one_hop", f"env.information-tokens={budget}", "env.topk=3")
@@ -86,6 +124,13 @@ def test_information_keeps_to_its_tokens(budget):
         count = len(renderer.tokenizer(inside, add_special_tokens=False)["input_ids"])
         assert 0 < count <= budget
         assert count == budget
+
+
+def test_the_question_is_repeated_where_asked_for():
+    _, task = make_task("task=one_hop", "env.repeat-question=True")
+    env = task.make_env("train", 1, None)
+    (question,), _ = env.reset(seed=0)
+    assert env.step(["<search>Peru</search>"])[0][0].endswith(f"</information>\n{question}")
 
 
 def test_splits_share_no_answer(made):
@@ -118,12 +163,10 @@ def test_references(made):
     assert by_name["oracle, one search"].success <= best
 
 
+@pytest.mark.slow
 def test_a_small_run_reports_both_matches(tmp_path):
-    flags = ("--max-tokens=144", "--warm-start.batch=8", "--warm-start.traces=16")
-    flags += ("--warm-start.max-updates=2",)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FRESHPER_CACHE", str(tmp_path / "cache"))
-        path, printed = run_small(tmp_path / "run", *flags, experiment=EXPERIMENT)
+    flags = ("--max-tokens=144", "--iterations=2")
+    path, printed = run_small(tmp_path / "run", *flags, experiment=EXPERIMENT)
     results = json.loads((path / "results.json").read_text())
     assert {"exact_match", "lenient_match", "searches"} <= set(results["freshper, sampled"])
     assert "lenient match" in printed
@@ -195,16 +238,17 @@ def test_flags_that_cannot_work_are_named(message):
 
 @pytest.mark.parametrize("rules", ["default", "search-r1", "paper"])
 def test_rows_hold_the_longest_episode(rules):
-    _, task = make_task("task=facts", f"env.rules={rules}", "prompt=default", "env.topk=3")
-    words = {*task.words, "Searches left: ", "Replies left: "}
+    _, task = make_task("preset=qwen2.5-0.5b", f"env.rules={rules}")
+    words = {*task.words, "Searches left: ", "Replies left: ", "Question: "}
     renderer = make_chat_renderer(make_word_tokenizer(sorted(words)))
-    width = task.max_tokens(8, renderer)
-    env = task.make_env("train", 1, renderer)
-    replies = ["<search>Peru country</search>"] * 10
-    policy = ScriptedPolicy(renderer, [replies] * 3, 32)
-    episodes = Episodes.of(np.arange(3))
-    trajectory, stats = collect(
-        policy, env, renderer, episodes, max_tokens=width + 24 * 10, max_new_tokens=32
+    replies = ["<search>Peru country</search>"] * 4 + ["nothing"] * 5 + ["<answer>x</answer>"]
+    _, stats = collect(
+        ScriptedPolicy(renderer, [replies] * 8, 12),
+        task.make_env("train", 4, renderer),
+        renderer,
+        Episodes.of(np.arange(8)),
+        max_tokens=task.max_tokens(12, renderer),
+        max_new_tokens=12,
     )
     assert not stats.cut.any()
-    assert dataclasses.is_dataclass(trajectory)
+    assert (stats.turns == (5 if rules == "search-r1" else 10)).all()

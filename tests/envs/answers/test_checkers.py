@@ -102,6 +102,8 @@ def test_the_answer_of_a_competition_problem_is_its_last_box(gold, reply, verdic
     [
         ("x+1", "$1+x$", "UNDECIDED"),
         ("x+1", "$x + 1$", "RIGHT"),
+        ("12", r"\boxed{1 2}", "UNDECIDED"),
+        ("n^R", r"\boxed{n^r}", "UNDECIDED"),
         ("1000000!", r"\boxed{1000000!}", "RIGHT"),
         ("1", r"\boxed{9^{9^{9^9}}}", "UNDECIDED"),
         ("1", r"\boxed{1000000!}", "UNDECIDED"),

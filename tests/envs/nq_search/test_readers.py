@@ -104,6 +104,7 @@ def test_a_bad_row_of_a_parquet_file_is_named(tmp_path):
     [
         ("q.jsonl", b"{", "line 1: not JSON"),
         ("q.jsonl", b"\xff", "line 1: not JSON"),
+        ("q.jsonl", b'{"question": "\\ud800", "answer": "x"}', "line 1: question is not valid"),
         ("q.jsonl", b"[1]", "line 1: expected an object, not list"),
         ("q.jsonl", b"\n \n", "holds no question"),
         ("q.parquet", b"PAR1 junk", "not a parquet file"),

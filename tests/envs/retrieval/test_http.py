@@ -1,6 +1,10 @@
 import json
+import re
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -146,6 +150,12 @@ def test_documents_without_scores_or_in_two_parts_are_read():
     assert (second.title, second.text) == ("T", "y")
 
 
+def test_what_utf8_cannot_carry_is_taken_out_of_an_answer():
+    answer = b'{"result": [[{"document": {"id": "1", "contents": "a\\ud800b"}, "score": 1}]]}'
+    with answering(lambda number, body: (200, answer)) as (url, _), client(url) as remote:
+        assert remote.search(["x"], 1)[0][0].contents == "a?b"
+
+
 def test_no_more_hits_come_than_were_asked_for():
     answer = json.dumps({"result": [[{"contents": "x"}] * 9]}).encode()
     with answering(lambda number, body: (200, answer)) as (url, _), client(url) as remote:
@@ -255,3 +265,38 @@ def test_a_server_behind_a_dead_server_says_so(corpus):
 def test_limits_of_a_server_are_checked(corpus, settings, message):
     with pytest.raises(ValueError, match=message):
         make_app(make_retriever(corpus), **settings)
+
+
+def serve(*arguments):
+    command = [sys.executable, "-m", "envs.retrieval_server", *map(str, arguments)]
+    return subprocess.Popen(
+        command, cwd=Path(__file__).parents[3], stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_the_command_serves_a_corpus(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_text('{"id": "1", "contents": "iron"}\n')
+    with serve("--corpus", path, "--port", 0) as process:
+        try:
+            lines = iter(process.stderr.readline, "")
+            url = next(found[0] for line in lines if (found := re.search(r"http://\S+:\d+", line)))
+            with client(url) as remote:
+                assert remote.search(["iron"], 1)[0][0].id == "1"
+        finally:
+            process.terminate()
+            process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--corpus", "/nowhere.jsonl"], "error: .*No such file"),
+        (["--index", "/nowhere"], "error: /nowhere: there is no index"),
+        ([], "one of the arguments --index --corpus is required"),
+    ],
+)
+def test_the_command_says_what_is_wrong(arguments, reason):
+    with serve(*arguments) as process:
+        assert re.search(reason, process.stderr.read())
+    assert process.returncode in (1, 2)
