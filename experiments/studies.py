@@ -37,6 +37,18 @@ STUDIES: Mapping[str, Variants] = {
         "mean, beta 0.4 to 1": ("--replay.weights", "mean"),
         "batch_max, beta 0.4": ("--replay.weights", "batch_max", "--replay.beta", "0.4", "0.4"),
     },
+    "objective": {
+        **_values("--learning.objective", "ppo", "tis", "gspo"),
+        "ppo, 2 steps": ("--learning.objective", "ppo", "--learning.steps", "2"),
+        "decoupled, 2 steps": ("--learning.objective", "decoupled", "--learning.steps", "2"),
+    },
+    "advantage": {
+        "reinforce++": ("--learning.advantage", "reinforce++"),
+        "grpo": ("--learning.advantage", "grpo", "--group-size", "4"),
+        "gae": ("--learning.advantage", "gae"),
+        "gae, td_error": ("--learning.advantage", "gae", "--replay.priority", "td_error"),
+        "vtrace": ("--learning.advantage", "vtrace", "--learning.objective", "tis"),
+    },
     "capacity": _values("--replay.capacity", "256", "1024", "4096", "16384"),
 }
 

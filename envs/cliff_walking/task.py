@@ -31,13 +31,15 @@ PRESETS = {
         replace(_STANDARD, name="paper", horizon=200, invalid_reward=-0.1),
         # Cliffs, start and goal anywhere, so that there are maps which no policy has learnt on. A
         # fall costs less than all the steps there are: where it costs 100, the best that a policy
-        # can do which cannot walk safely yet is to stand still, and that is what it learns.
+        # can do which cannot walk safely yet is to stand still, and that is what it learns. Were a
+        # reply that is no action cheaper than a fall, such replies would be its way to do so.
         replace(
             _STANDARD,
             name="random",
             source=Scatter(4, 6, min_path=3, max_path=15),
             rules=replace(_RULES, rewards=(-1.0, -10.0, -1.0)),
             horizon=15,
+            format_penalty=-10.0,
         ),
     )
 }
