@@ -35,6 +35,7 @@ __all__ = ["PRETRAINED", "MathOptions", "make_math_task", "pieces"]
 PRETRAINED = {"max_tokens": None, "max_new_tokens": 256}
 
 _TINY_STYLE, _STYLE = "minimal", "default"
+_MOST_WORDS = 4000  # a word-level tokenizer tries them one by one
 _PIECE = re.compile(r"\n?#### |\\boxed\{| ?[^\W\d_]+|\d|\s| ?[^\w\s]|_")
 
 
@@ -67,7 +68,8 @@ def make_math_task(
       console: told what was left out.
 
     Raises:
-      OptionsError: an option is unknown, or the data cannot be read.
+      OptionsError: an option is unknown, the data cannot be read, or they hold more words
+        than a tiny policy can be told.
     """
     settings = options.env
     if options.task not in tasks:
@@ -87,6 +89,13 @@ def make_math_task(
     checker_name = settings.checker or known.checker
     pool = MathVerifyPool() if checker_name == "math" else None
     checker = make_checker(checker_name, pool=pool)
+
+    words = _words(problems, style, known.form) if options.preset == "tiny" else []
+    if len(words) > _MOST_WORDS:
+        raise OptionsError(
+            f"--preset: got tiny, expected a pretrained one: the problems hold {len(words)} "
+            f"distinct words, and a tiny policy reads {_MOST_WORDS} at most"
+        )
 
     def game(part: ProblemSet) -> Game[MathState]:
         return make_game(
@@ -119,7 +128,7 @@ def make_math_task(
         f"{name}-{options.task}",
         game(train),
         game(held_out),
-        words=_words(problems, style, known.form),
+        words=words,
         solve=solve,
         references=references,
         longest={"train": range(len(train)), "held_out": range(len(held_out))},
