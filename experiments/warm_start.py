@@ -70,9 +70,8 @@ def starting_params(options: Options, task: Task, parts: Parts, console: Console
             "mirror images included, that --warm-start.traces leaves"
         )
     console.say(
-        f"Warm start: cloning {settings.traces} solver traces of at most {settings.longest} "
-        f"moves and their mirror images, until {settings.target:.0%} of other training levels "
-        "are solved"
+        f"Warm start: cloning {rows} solutions of at most {settings.longest} turns, mirror images "
+        f"included, until {settings.target:.0%} of other training episodes succeed"
     )
     checks = task.check_episodes(4 * options.episodes)
 

@@ -99,7 +99,7 @@ def test_a_pretrained_policy_clones_traces_where_asked_to(folder, tmp_path):
     traces = ("--warm-start.traces=6", "--warm-start.longest=3", "--warm-start.max-updates=2")
     few = ("--warm-start.check-every=2", "--iterations=1")
     path, printed = run_small(tmp_path / "run", *flags(folder, *traces, *few))
-    assert "cloning 6 solver traces of at most 3 moves" in printed
+    assert "cloning 48 solutions of at most 3 turns" in printed
     assert "warm start, sampled" in json.loads((path / "results.json").read_text())
     assert history(path)[-1]["iteration"] == 1
 

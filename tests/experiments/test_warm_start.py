@@ -99,7 +99,7 @@ def test_the_clone_is_cached_and_says_what_it_is(setting):
     task, options, parts = setting
     first, second = Heard(), Heard()
     cloned = starting_params(options, task, parts, first)
-    assert "cloning 6 solver traces of at most 3 moves and their mirror images" in first.words
+    assert "cloning 48 solutions of at most 3 turns, mirror images included" in first.words
     assert "after 4 updates, short of the 30% aimed at" in first.words
     again = starting_params(options, task, parts, second)
     assert "cloned before" in second.words
