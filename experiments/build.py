@@ -135,8 +135,9 @@ def build(options: Options, task: Task, language: Language) -> Parts:
     mesh = _make_mesh(options)
     slots = row_width(options)
     renderer, model = language.renderer, language.model
-    critic = add_value_head(model) if options.learning.has_critic else None
-    if critic is not None:
+    critic = None
+    if options.learning.has_critic:
+        critic = add_value_head(model, detached=options.learning.value_detached)
         model = critic.policy
     base = language.load(jax.random.key(0), mesh) if language.lora else None
     generator = make_generator(model)

@@ -41,8 +41,8 @@ def make_game_task(
       words: what a tiny policy's tokenizer must know beside the system prompt.
       solve: from a training start to the replies that win it, None where none are shown.
       references: `(count) -> references` on the first `count` held-out starts.
-      longest: starts whose episodes are the longest, by split; by default any. They are
-        played with empty replies to find how many tokens an episode can take.
+      longest: starts among which those with the longest episodes are, by split; by default
+        the first few. They are played with empty replies to find the tokens of an episode.
       identity: what decides episodes and is not seen in the first observations.
       stop_strings, metrics: see `Task`.
 

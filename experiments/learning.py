@@ -52,6 +52,8 @@ class LearningOptions:
     """Whether grpo divides by the deviation of the group."""
     value_coefficient: float = 0.5
     """Weight of the value loss."""
+    value_detached: bool = True
+    """Whether the value loss trains the value head alone, and not the policy below it."""
     value_clip: float | None = None
     """Bound on how far a value moves from that at collection, in units of reward; for gae."""
     entropy_coefficient: float = 0.0

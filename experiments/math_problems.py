@@ -35,7 +35,7 @@ __all__ = ["PRETRAINED", "MathOptions", "make_math_task", "pieces"]
 PRETRAINED = {"max_tokens": None, "max_new_tokens": 256}
 
 _TINY_STYLE, _STYLE = "minimal", "default"
-_MEASURED = 64  # problems, those with the longest questions, on which an episode is measured
+_MOST_WORDS = 4000  # a word-level tokenizer tries them one by one
 _PIECE = re.compile(r"\n?#### |\\boxed\{| ?[^\W\d_]+|\d|\s| ?[^\w\s]|_")
 
 
@@ -68,7 +68,8 @@ def make_math_task(
       console: told what was left out.
 
     Raises:
-      OptionsError: an option is unknown, or the data cannot be read.
+      OptionsError: an option is unknown, the data cannot be read, or they hold more words
+        than a tiny policy can be told.
     """
     settings = options.env
     if options.task not in tasks:
@@ -88,6 +89,13 @@ def make_math_task(
     checker_name = settings.checker or known.checker
     pool = MathVerifyPool() if checker_name == "math" else None
     checker = make_checker(checker_name, pool=pool)
+
+    words = _words(problems, style, known.form) if options.preset == "tiny" else []
+    if len(words) > _MOST_WORDS:
+        raise OptionsError(
+            f"--preset: got tiny, expected a pretrained one: the problems hold {len(words)} "
+            f"distinct words, and a tiny policy reads {_MOST_WORDS} at most"
+        )
 
     def game(part: ProblemSet) -> Game[MathState]:
         return make_game(
@@ -120,10 +128,10 @@ def make_math_task(
         f"{name}-{options.task}",
         game(train),
         game(held_out),
-        words=_words(problems, style, known.form),
+        words=words,
         solve=solve,
         references=references,
-        longest={"train": _longest(train), "held_out": _longest(held_out)},
+        longest={"train": range(len(train)), "held_out": range(len(held_out))},
         identity=repr((train.digest(), held_out.digest(), checker_name, settings.reward)),
         stop_strings=TURN_MARKERS,
         metrics=("unreadable", *(["undecided"] if pool else [])),
@@ -143,12 +151,6 @@ def _load(task: str, settings: MathOptions) -> Problems:
         return load_task(task, data=paths(settings.data), held_out=paths(settings.held_out))
     except DataError as error:
         raise OptionsError(f"--env.data: {error}") from error
-
-
-def _longest(problems: ProblemSet) -> list[int]:
-    """Return the places of the problems with the longest questions."""
-    by_length = sorted(range(len(problems)), key=lambda index: -len(problems.questions[index]))
-    return by_length[:_MEASURED]
 
 
 def _words(problems: Problems, style: str, form: str) -> list[str]:

@@ -187,7 +187,7 @@ def make_task(options: Options[SearchOptions], console: Console) -> Task:
         check_episodes=lambda count: play(len(train) - 1 - np.arange(count) % kept),
         references=references,
         stop_strings=("</search>", "</answer>"),
-        metrics=("exact_match", "lenient_match", "searches"),
+        metrics=("exact_match", "lenient_match"),
     )
 
 
@@ -317,7 +317,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "iterations": 100,
         "max_new_tokens": 12,
         "env": {"searches": 1, "horizon": 3, "topk": 1, "information_tokens": 64},
-        "warm_start": {"traces": 5000, "target": 0.5},
+        "warm_start": {"traces": 16_000, "target": 0.4},
         "evaluation": {"final_episodes": 256},
     },
     "pretrained": {

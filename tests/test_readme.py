@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments import references
 from experiments.compare import make_jobs, parse_command
 from experiments.runner import parse_options
 from experiments.studies import arms, study
@@ -31,6 +32,9 @@ def test_python_blocks_run(block, capsys):
 
 
 def check_experiment(module, flags):
+    if module == "experiments.references":
+        assert set(flags) <= set(references.PRESETS)
+        return
     if module != "experiments.compare":
         parse_options(importlib.import_module(module).EXPERIMENT, flags)
         return

@@ -260,7 +260,7 @@ def _known(golds: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
 _SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
 
 
-def make_invented(count: int = 1000, *, seed: int = 0) -> Facts:
+def make_invented(count: int = 3000, *, seed: int = 0) -> Facts:
     """Makes questions and passages about so many countries that do not exist.
 
     Names are strings of syllables, so that nothing but reading tells an answer.

@@ -47,10 +47,7 @@ class HttpRetriever:
         Raises:
             ValueError: an argument is out of range; ImportError: httpx2 is missing.
         """
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"url must be like http://host:port, not {url!r}")
-        self.url = url if parts.path.strip("/") else url.rstrip("/") + "/retrieve"
+        self.url = _full_url(url)
         self.batch = checks.positive("batch", batch)
         self.retries = checks.integer("retries", retries)
         self.pause = checks.finite("pause", pause)
@@ -109,6 +106,17 @@ class HttpRetriever:
             if status < 500 and status not in _PASSING:
                 raise RetrievalError(f"{self.url}: {reason}")
         raise RetrievalError(f"{self.url}: no answer after {1 + self.retries} tries; {reason}")
+
+
+def _full_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port or an address that is none
+        good = False
+    if not good:
+        raise ValueError(f"url must be like http://host:port, not {url!r}")
+    return url if parts.path.strip("/") else url.rstrip("/") + "/retrieve"
 
 
 def _parsed(answer: Any) -> Any:

@@ -55,12 +55,14 @@ def without_value_head(params: Any) -> Any:
     return {name: leaf for name, leaf in params.items() if name != VALUE_HEAD}
 
 
-def add_value_head(model: LanguageModel) -> ValueModel:
+def add_value_head(model: LanguageModel, *, detached: bool = False) -> ValueModel:
     """Makes a model that also values the states its tokens are chosen in.
 
     Args:
       model: from `make_model` or `adapt_model`. What loads, samples or exports it can be given
         `policy` in its place.
+      detached: whether values have no gradient but that of the head, so that to learn them
+        leaves the policy alone.
     """
 
     def bind(params: Any) -> Decoder:
@@ -80,10 +82,13 @@ def add_value_head(model: LanguageModel) -> ValueModel:
             jnp.asarray(temperature, jnp.float32),
             vocab_size=model.config.vocab_size,
         )
-        return log_probs, entropy, _values(params, hidden)
+        return log_probs, entropy, values_of(params, hidden)
 
     def token_values(params: Any, tokens: jax.Array) -> jax.Array:
-        return _values(params, bind(params).hidden_states(tokens))
+        return values_of(params, bind(params).hidden_states(tokens))
+
+    def values_of(params: Any, hidden: jax.Array) -> jax.Array:
+        return _values(params, jax.lax.stop_gradient(hidden) if detached else hidden)
 
     return ValueModel(policy, token_scores, token_values)
 

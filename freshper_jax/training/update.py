@@ -94,7 +94,8 @@ def make_update(
 
     Raises:
         ValueError: `microbatches` or `steps` is below 1, or (at the first call) `microbatches`
-            does not divide `B` or the batch lacks a field that the loss needs.
+            does not divide `B`, the batch lacks a field that the loss needs, or the scorer has no
+            values for a critic.
     """
     config = LossConfig() if loss is None else loss
     _validate_microbatches(microbatches)
@@ -114,6 +115,8 @@ def make_update(
         log_probs, entropy = scores[:2]
         critic = None
         if config.critic is not None:
+            if len(scores) < 3:
+                raise ValueError("token_log_probs must return values too where there is a critic")
             critic = critic_losses(config.critic, rows, log_probs, scores[2])
         proximal_log_probs = None
         if proximal is not None:

@@ -103,6 +103,17 @@ def test_data_of_ones_own(gsm8k_file):
         task.demonstrations(3, 1, 1)
 
 
+def test_a_tiny_policy_is_not_told_a_whole_language(tmp_path):
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = [a + b + c for a in letters for b in letters for c in letters][:5000]
+    rows = [{"question": " ".join(words[n::50]), "answer": f"#### {n}"} for n in range(50)]
+    (tmp_path / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    flags = ("--task=gsm8k", f"--env.data={tmp_path / 'long.jsonl'}")
+    with pytest.raises(OptionsError, match=r"--preset: got tiny, expected a pretrained one: .* 50"):
+        make(gsm8k.EXPERIMENT, *flags)
+    assert make(gsm8k.EXPERIMENT, *flags, "--preset=qwen2.5-0.5b")[1].held_out_count > 0
+
+
 def test_identity_tells_tasks_apart(gsm8k_file):
     flags = ("--task=gsm8k", f"--env.data={gsm8k_file}")
     variants = ((), ("--env.max-attempts=2",), ("--env.reward=halving",), ("--env.checker=math",))

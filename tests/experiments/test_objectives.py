@@ -46,8 +46,8 @@ def shallow(tmp_path_factory):
         yield
 
 
-def prepare(name, tmp_path):
-    options = parse_options(EXPERIMENT, [*FLAGS, f"--out={tmp_path}", *CASES[name]])
+def prepare(name, tmp_path, *others):
+    options = parse_options(EXPERIMENT, [*FLAGS, f"--out={tmp_path}", *CASES[name], *others])
     task = EXPERIMENT.make_task(options, Console())
     language = make_language(options, task)
     options = settle_options(options, task, language.renderer)
@@ -148,6 +148,19 @@ def test_td_errors_are_priorities_until_a_row_is_replayed(name, played, iterated
     assert 0 < drawn.sum() < 8
     np.testing.assert_allclose(priorities[~drawn], surprise[~drawn], rtol=1e-4)
     assert np.all(np.abs(priorities[drawn] / surprise[drawn] - 1) > 1e-4)
+
+
+@pytest.mark.slow
+def test_a_critic_on_a_mesh_learns_what_it_learns_on_one_device(played, iterated, tmp_path):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(building, "collect", lambda *_, **__: played)
+        parts, state = prepare("gae", tmp_path, "--mesh.fsdp=2")
+        before = jax.tree.map(np.asarray, state.train.params)
+        state, metrics = parts.make_iterate(before)(state)
+    alone = iterated("gae")[2]
+    for name in ("fresh/loss", "fresh/value_loss", "fresh/td_error", "fresh/grad_norm"):
+        assert metrics[name] == pytest.approx(alone[name], rel=1e-4, abs=1e-6)
+    assert len(state.train.params["value_head"]["kernel"].sharding.device_set) == 2
 
 
 @pytest.mark.parametrize(

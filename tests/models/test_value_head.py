@@ -82,6 +82,20 @@ def test_a_head_is_trained_beside_adapters():
     assert set(without_value_head((base, trained))[1]) == {"query"}
 
 
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_detached_head_leaves_the_policy_alone(detached, headed):
+    _, params = headed
+    critic = add_value_head(small_model()[0], detached=detached)
+
+    def total(params):
+        return jnp.square(critic.token_values(params, TOKENS) - 1.0).sum()
+
+    slopes = jax.jit(jax.grad(total))(params)
+    assert np.any(np.asarray(slopes["value_head"]["kernel"]) != 0)
+    reached = [np.any(np.asarray(leaf) != 0) for leaf in jax.tree.leaves(slopes["layers"])]
+    assert not any(reached) if detached else all(reached)
+
+
 def test_a_mesh_gives_the_values_of_one_device(headed):
     critic, params = headed
     mesh = make_mesh(data=2, fsdp=2, tp=2)

@@ -259,3 +259,6 @@ def test_bad_settings_are_named(get_key):
             CriticConfig(**fields)
     with pytest.raises(ValueError, match="the batch must have rewards for CriticConfig"):
         shared_update(VTRACE)(start(get_key()), toy.random_rows(get_key()), jnp.ones(toy.ROWS))
+    update = make_update(toy.token_log_probs, OPTIMIZER, loss=VTRACE)
+    with pytest.raises(ValueError, match="token_log_probs must return values too"):
+        update(start(get_key()), random_rows(get_key()), jnp.ones(toy.ROWS))

@@ -167,6 +167,9 @@ def test_no_more_hits_come_than_were_asked_for():
     [
         ({"url": "localhost:8000"}, "url must be like"),
         ({"url": "ftp://host"}, "url must be like"),
+        ({"url": "http://"}, "url must be like"),
+        ({"url": "http://host:99999"}, "url must be like"),
+        ({"url": "http://[host"}, "url must be like"),
         ({"batch": 0}, "batch must be at least 1"),
         ({"concurrency": 0}, "concurrency must be at least 1"),
         ({"timeout": 0.0}, "timeout must be positive"),
