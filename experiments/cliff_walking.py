@@ -28,7 +28,11 @@ EXPERIMENT = Experiment(
         # counts once, whatever it cost, and replay stays close to the policy.
         "tiny": {
             "iterations": 120,
-            "learning": {"discount": 0.9, "aggregation": "seq-mean-token-mean"},
+            "learning": {
+                "learning_rate": 6e-4,
+                "discount": 0.9,
+                "aggregation": "seq-mean-token-mean",
+            },
             "replay": {"priority": "constant", "tau": 3.0},
             "warm_start": {"target": 0.5, "check_every": 10},
         },

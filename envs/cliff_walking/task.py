@@ -30,16 +30,15 @@ PRESETS = {
         # As the paper has it: four times the steps, and a small fine for a reply that is no action.
         replace(_STANDARD, name="paper", horizon=200, invalid_reward=-0.1),
         # Cliffs, start and goal anywhere, so that there are maps which no policy has learnt on. A
-        # fall costs less than all the steps there are: where it costs 100, the best that a policy
-        # can do which cannot walk safely yet is to stand still, and that is what it learns. Were a
-        # reply that is no action cheaper than a fall, such replies would be its way to do so.
+        # fall costs two steps, and the way back. Where it costs much more, not falling is nearly
+        # all there is to learn, and one who stands still does not fall.
         replace(
             _STANDARD,
             name="random",
             source=Scatter(4, 6, min_path=3, max_path=15),
-            rules=replace(_RULES, rewards=(-1.0, -10.0, -1.0)),
+            rules=replace(_RULES, rewards=(-1.0, -2.0, -1.0)),
             horizon=15,
-            format_penalty=-10.0,
+            format_penalty=-2.0,
         ),
     )
 }

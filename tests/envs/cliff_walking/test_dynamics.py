@@ -105,5 +105,5 @@ def test_default_presets_are_those_of_the_task():
     assert standard.rules.rewards == (-1, -100, -1)
     assert replace(paper, name="standard", horizon=50, invalid_reward=-1.0) == standard
     assert PRESETS["slippery"].rules.success_rate == 1 / 3
-    assert PRESETS["random"].rules.rewards == (-1, -10, -1)
+    assert PRESETS["random"].rules.rewards == (-1, -2, -1)
     assert PRESETS["random"].horizon == 15
