@@ -25,6 +25,7 @@ from envs.nq_search import (
     question_hash,
     random_reference,
     read_questions,
+    separate_questions,
     split_questions,
 )
 from envs.nq_search.prompts import STYLES, opening_text
@@ -118,7 +119,7 @@ def make_task(options: Options[SearchOptions], console: Console) -> Task:
     rules = _rules(options)
     _check(options)
     try:
-        questions = _read_questions(options)
+        questions = _read_questions(options, console)
         retriever = _open_retriever(settings, questions.facts, console)
     except (OSError, ImportError, ValueError, RetrievalError) as error:
         raise OptionsError(f"--env: {error}") from error
@@ -242,16 +243,19 @@ def _rules(options: Options[SearchOptions]) -> Rules:
         raise OptionsError(f"--env: {error}") from error
 
 
-def _read_questions(options: Options[SearchOptions]) -> _Questions:
+def _read_questions(options: Options[SearchOptions], console: Console) -> _Questions:
     settings = options.env
     if options.task != _FILE:
         facts = _OFFLINE[options.task]()
         return _Questions(_shuffled(facts.split.train), _shuffled(facts.split.held_out), facts)
     assert settings.data is not None, "it is checked before"
     read = read_questions(settings.data)
-    if settings.held_out is not None:
-        return _Questions(_shuffled(read), _shuffled(read_questions(settings.held_out)))
-    split = split_questions(read)
+    if settings.held_out is None:
+        split = split_questions(read)
+    else:
+        split = separate_questions(read, read_questions(settings.held_out))
+        if dropped := len(read) - len(split.train):
+            console.say(f"Questions left out of training, since they are held out: {dropped}")
     return _Questions(_shuffled(split.train), _shuffled(split.held_out))
 
 

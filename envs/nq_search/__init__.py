@@ -9,7 +9,13 @@ from envs.nq_search.environments import (
 from envs.nq_search.game import PRESETS, Episodes, Rules, make_game
 from envs.nq_search.offline import FactQuestion, Facts, make_facts, make_invented, one_hop
 from envs.nq_search.parse import Act, Kind, parse_reply
-from envs.nq_search.questions import QuestionSet, Split, question_hash, split_questions
+from envs.nq_search.questions import (
+    QuestionSet,
+    Split,
+    question_hash,
+    separate_questions,
+    split_questions,
+)
 from envs.nq_search.readers import QuestionFileError, read_questions
 from envs.nq_search.reference_scores import (
     ReferenceScore,
@@ -50,6 +56,7 @@ __all__ = [
     "question_hash",
     "random_reference",
     "read_questions",
+    "separate_questions",
     "split_questions",
     "trim_words",
 ]

@@ -72,3 +72,18 @@ def split_questions(questions: QuestionSet) -> Split:
     return Split(
         questions.take(np.flatnonzero(~held_out)), questions.take(np.flatnonzero(held_out))
     )
+
+
+def separate_questions(train: QuestionSet, held_out: QuestionSet) -> Split:
+    """Leaves out of what is trained on every question that is held out as well.
+
+    Questions are the same where their normalised forms are.
+
+    Raises:
+        ValueError: nothing would be left to train on.
+    """
+    asked = {question_hash(question) for question in held_out.questions}
+    kept = [n for n, one in enumerate(train.questions) if question_hash(one) not in asked]
+    if not kept:
+        raise ValueError(f"questions: all {len(train)} to train on are held out as well")
+    return Split(train.take(kept), held_out)

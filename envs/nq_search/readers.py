@@ -51,7 +51,7 @@ def _json_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             where = f"{path}, line {number}"
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise QuestionFileError(f"{where}: not JSON: {error}") from error
             if not isinstance(row, dict):
                 raise QuestionFileError(f"{where}: expected an object, not {type(row).__name__}")

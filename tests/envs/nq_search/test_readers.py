@@ -9,6 +9,7 @@ from envs.nq_search import (
     QuestionSet,
     question_hash,
     read_questions,
+    separate_questions,
     split_questions,
 )
 
@@ -156,3 +157,21 @@ def test_too_few_questions_cannot_be_split():
 def test_every_question_has_golds():
     with pytest.raises(ValueError, match="one tuple a question"):
         QuestionSet(("q",), ())
+
+
+def test_what_is_held_out_is_not_trained_on():
+    train = QuestionSet(("Who wrote it?", "Where is Rome?", "Why?"), (("a",), ("b",), ("c",)))
+    held_out = QuestionSet(("where is the rome",), (("b",),))
+    split = separate_questions(train, held_out)
+    assert split.train.questions == ("Who wrote it?", "Why?")
+    assert split.train.golds == (("a",), ("c",))
+    assert split.held_out == held_out
+    with pytest.raises(ValueError, match="all 1 to train on are held out as well"):
+        separate_questions(held_out, held_out)
+
+
+def test_a_line_nested_too_deep_is_refused_by_its_number(tmp_path):
+    path = tmp_path / "deep.jsonl"
+    path.write_text('{"question": "q", "answer": "a"}\n' + "[" * 100_000 + "\n")
+    with pytest.raises(QuestionFileError, match=r"deep\.jsonl, line 2: not JSON"):
+        read_questions(path)
