@@ -99,7 +99,7 @@ class HttpRetriever:
             if status == 200:
                 try:
                     return _hits(_parsed(answer), len(queries), topk)
-                except ValueError as error:
+                except (ValueError, OverflowError) as error:
                     reason = f"its answer is {error}: {answer.text[:_SHOWN]!r}"
                     continue
             reason = f"it answered status {status}: {answer.text[:_SHOWN]!r}"

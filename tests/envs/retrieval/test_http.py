@@ -72,6 +72,7 @@ NONSENSE = {
     "no document": b'{"result": [[3]]}',
     "no contents": b'{"result": [[{"document": {"id": "1"}, "score": 1}]]}',
     "no score": b'{"result": [[{"document": {"contents": "x"}, "score": "high"}]]}',
+    "huge score": b'{"result": [[{"document": {"contents": "x"}, "score": 1' + b"0" * 400 + b"}]]}",
 }
 
 
