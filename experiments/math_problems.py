@@ -87,6 +87,11 @@ def make_math_task(
         console.say(f"Problems left out as repeated: {problems.dropped}")
     known = TASKS[options.task]
     checker_name = settings.checker or known.checker
+    if checker_name == "aime" and known.checker != "aime":
+        raise OptionsError(
+            f"--env.checker: got aime, which reads boxes alone, expected gsm8k, gsm8k_flexible or "
+            f"math with --task {options.task}, whose replies end in ####"
+        )
     pool = MathVerifyPool() if checker_name == "math" else None
     checker = make_checker(checker_name, pool=pool)
 

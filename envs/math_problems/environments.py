@@ -102,12 +102,19 @@ def load_game(
 
 
 def make_math(
-    task: str = "arithmetic", num_envs: int = 1, *, seed: int | None = None, **options: Any
+    task: str = "arithmetic",
+    num_envs: int = 1,
+    *,
+    seed: int | None = None,
+    render_mode: str | None = None,
+    **options: Any,
 ) -> GameVectorEnv:
     """Makes the vector environment of a task; `options` are those of `load_game`."""
-    return GameVectorEnv(load_game(task, **options), num_envs, seed=seed)
+    return GameVectorEnv(load_game(task, **options), num_envs, seed=seed, render_mode=render_mode)
 
 
-def make_single_math(task: str = "arithmetic", **options: Any) -> GameEnv:
+def make_single_math(
+    task: str = "arithmetic", *, render_mode: str | None = None, **options: Any
+) -> GameEnv:
     """Makes the single environment of a task; `options` are those of `load_game`."""
-    return GameEnv(load_game(task, **options))
+    return GameEnv(load_game(task, **options), render_mode=render_mode)

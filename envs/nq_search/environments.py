@@ -22,6 +22,7 @@ def make_nq_search(
     num_envs: int = 1,
     *,
     seed: int | None = None,
+    render_mode: str | None = None,
     **options: Any,
 ) -> GameVectorEnv:
     """Makes the vector environment; without a file of questions, of the offline ones.
@@ -30,15 +31,20 @@ def make_nq_search(
         preset: `default`, `search-r1`, `paper`, or rules of your own.
         num_envs: the number of rows.
         seed: of the generator that draws questions where `reset` is given no seed.
+        render_mode: None; there is nothing to see but text.
         **options: `split`, `data` and `retriever`, see `named_game`; `trim` and `failures`,
             see `make_game`; further ones change the preset, see `Rules`.
     """
-    return GameVectorEnv(named_game(preset, **options), num_envs, seed=seed)
+    return GameVectorEnv(
+        named_game(preset, **options), num_envs, seed=seed, render_mode=render_mode
+    )
 
 
-def make_single_nq_search(preset: str | Rules = "default", **options: Any) -> GameEnv:
+def make_single_nq_search(
+    preset: str | Rules = "default", *, render_mode: str | None = None, **options: Any
+) -> GameEnv:
     """Makes the environment of one row; see `make_nq_search`."""
-    return GameEnv(named_game(preset, **options))
+    return GameEnv(named_game(preset, **options), render_mode=render_mode)
 
 
 def named_game(

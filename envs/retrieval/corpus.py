@@ -163,7 +163,7 @@ class _Column:
 def _passage(line: bytes, where: str) -> Passage:
     try:
         record = json.loads(line)
-    except ValueError as error:  # of JSON and of UTF-8
+    except (ValueError, RecursionError) as error:  # of JSON and of UTF-8; nested too deep
         raise CorpusError(f"{where}: not JSON: {error}") from error
     if not isinstance(record, dict):
         raise CorpusError(f"{where}: expected an object, not {type(record).__name__}")

@@ -130,6 +130,7 @@ def test_identity_tells_tasks_apart(gsm8k_file):
         (aime, ["--task=aime", "--env.data=no.csv"], "--env.data: no.csv: .*No such file"),
         (gsm8k, ["--env.data=x"], "--env.data: data: task 'arithmetic' makes its own problems"),
         (gsm8k, ["--env.max-attempts=0"], "--env.max-attempts: got 0, expected an integer"),
+        (gsm8k, ["--env.checker=aime"], "--env.checker: got aime, which reads boxes alone"),
         (gsm8k, ["--prompt=rude"], "--prompt: got 'rude', expected one of minimal, default"),
     ],
 )

@@ -168,3 +168,8 @@ def test_the_math_checker_needs_no_pool_for_numbers():
     env: envs.TextVectorEnv = GameVectorEnv(game, 2)
     env.reset(seed=0)
     assert env.step(["#### 0", r"\boxed{x+1}"])[4]["undecided"].tolist() == [False, True]
+
+
+def test_there_is_nothing_to_render():
+    with pytest.raises(ValueError, match=r"render_mode must be one of \(None,\), not 'ansi'"):
+        gymnasium.make("FreshPER/Arithmetic-v0", render_mode="ansi").reset()

@@ -318,3 +318,8 @@ def test_a_file_of_questions_is_split(tmp_path):
     }
     assert len(shown["held_out"]) >= 1
     assert not shown["train"] & shown["held_out"]
+
+
+def test_there_is_nothing_to_render():
+    with pytest.raises(ValueError, match=r"render_mode must be one of \(None,\), not 'ansi'"):
+        gymnasium.make("FreshPER/NQSearch-v0", render_mode="ansi").reset()

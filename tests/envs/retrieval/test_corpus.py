@@ -36,6 +36,7 @@ def test_lines_become_passages_in_order(tmp_path):
     ("line", "reason"),
     [
         (b"{", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
         (b"\xff\xfe", "not JSON"),
         ([1], "expected an object, not list"),
         ({"contents": "x"}, "id must be a string or an integer, not None"),
