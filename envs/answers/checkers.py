@@ -1,8 +1,9 @@
 r"""Checkers of replies: GSM8K, AIME, and general mathematics.
 
-The first two take one number as it is written, in microseconds where that is done
-plainly. The third tries, in this order, equal text, equal values (`envs.answers.forms`), and
-math-verify.
+The first two take one number as it is written (`envs.answers.literal`), in microseconds where
+it is written plainly. The third tries, in this order, equal text, equal numbers, equal values
+(`envs.answers.forms`), and math-verify; where the gold answer is an integer, so must be what the
+reply gives, with nothing left to work out.
 """
 
 import functools
@@ -13,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from envs.answers import extract
-from envs.answers.forms import Form, Number, TooLarge, Unreadable, Words, read
+from envs.answers.forms import Form, TooLarge, Unreadable, Words, read
 from envs.answers.literal import read_literal
 from envs.answers.math_verify_pool import MathVerifyPool
 from envs.answers.normalise import MAX_ANSWER, normalise, squeezed
@@ -37,7 +38,7 @@ _UNRELIABLE = re.compile(
 _PROSE = re.compile(r"(?<![\\A-Za-z])(?!(?:sin|cos|tan|log|exp|sqrt)(?![a-z]))[A-Za-z]{3,}")
 _SENTENCE_END = re.compile(r"[.,;:!?](?=\s|$)")
 _LONGEST_VERIFIED = 300
-# Signs and commands of an operation.
+# What is still to be worked out, which is not paid where the gold answer is an integer.
 _OPERATION = re.compile(r"[*+/^!]|[\w)}\]]\s*-|\)\s*\(|\d\s*\(|\\(?!(?:text|pmod|in)\b)[A-Za-z]")
 
 
@@ -148,13 +149,15 @@ def compare(gold: str, reply: str) -> tuple[Verdict, str]:
     value = read_literal(answer, alone=True) if integer is not None else None
     if value is not None and len(answer) <= MAX_ANSWER:
         return (Verdict.RIGHT if value == integer else Verdict.WRONG), ""
-    if integer is not None and (isinstance(form, Number) or _OPERATION.search(normalise(answer))):
-        return Verdict.UNREADABLE, ""  # it is still to be worked out
     if form is not None and gold_form is not None:
-        return (Verdict.RIGHT if form == gold_form else Verdict.WRONG), ""
+        if form != gold_form:
+            return Verdict.WRONG, ""
+        return (Verdict.RIGHT if integer is None else Verdict.UNREADABLE), ""
     # An answer in words is equal to no number, and the other way round.
     if isinstance(form, Words) or isinstance(gold_form, Words):
         return Verdict.WRONG, ""
+    if integer is not None and _OPERATION.search(normalise(answer)):
+        return Verdict.UNREADABLE, ""
     if _UNRELIABLE.search(gold) or _UNRELIABLE.search(answer):
         return Verdict.UNDECIDED, ""
     if len(answer) > _LONGEST_VERIFIED or _PROSE.search(answer):

@@ -25,7 +25,9 @@ _WRAPPER = re.compile(
     r"|\\(?:underline|overbrace|underbrace|bm|boldsymbol|pmb|mathsf|mathtt|emph)(?![A-Za-z])"
 )
 # Signs that `normalise` drops would join the numbers on their sides.
-_JOINT = re.compile(r"\d\s*(?:\*{2,}|_{2,}|[$%£€¥₹`°º˚′″#]|\\[$%#!]|\^\s*\{?\s*\\circ\s*\}?)+\s*\d")
+_JOINT = re.compile(
+    r"\d\s*(?:\*\*|__|[$%£€¥₹`°º˚′″#]|\\[$%#!]|\^\s*\{?\s*\\circ)[*_$%£€¥₹`°º˚′″#\\!{}\s]*\d"
+)
 _NUMBER = re.compile(
     r"(?P<sign>[-+]?) ?"
     r"(?:\\frac ?\{ ?(?P<top>-?\d+) ?\} ?\{ ?(?P<bottom>\d+) ?\}"
@@ -40,7 +42,9 @@ _UNEQUAL = re.compile(r"(?:[!<>]|\\(?:ne|le|ge))\s*\Z|\d\s*[,;|]")
 
 _SCALE = re.compile(rf"(?:k|\s*(?:{SCALE_WORDS})s?)(?![A-Za-z])", re.IGNORECASE)
 _CLOSING = re.compile(r"[\s)}\]#]*")
-_EXPONENT_OF_UNIT = re.compile(r"(?<=[A-Za-z])\s?(?:\^ ?\{? ?[23] ?\}?|(?<=m)[23]\b)")
+_EXPONENT_OF_UNIT = re.compile(
+    r"(?:(?<=[A-Za-z]{2})|(?<=[\s\d][mM]))(?: ?\^ ?\{? ?[23] ?\}?|(?<=m)[23]\b)"
+)
 _WORD = re.compile(r"[^\W\d_]+")
 # What may follow: words, perhaps after a comma or in brackets, the next sentence, or a smile.
 _FOLLOWING = re.compile(

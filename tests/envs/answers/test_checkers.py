@@ -132,6 +132,8 @@ def test_the_answer_of_a_competition_problem_is_its_last_box(gold, reply, verdic
         ("B", r"The answer is A.", "WRONG"),
         ("5", r"\boxed{\text{no solution}}", "WRONG"),
         ("25", r"\boxed{12+13}", "UNREADABLE"),
+        ("25", r"\boxed{12+14}", "WRONG"),
+        ("25", r"\boxed{\infty}", "WRONG"),
         ("25", "The answer is 5^2.", "UNREADABLE"),
         ("$25$", r"\boxed{\sqrt{625}}", "UNREADABLE"),
         ("3", r"\boxed{\log_2 8}", "UNREADABLE"),
@@ -169,6 +171,10 @@ HOSTILE = {
     "brackets": "#### " + "(" * 50_000,
     "surrogates": "\udcff\udc80" * 50_000,
     "words after a number": "#### 5" + " ab" * 30_000 + " 7",
+    "stars": "#### 5" + "*" * 90_000 + "x",
+    "currencies": "#### " + "5$" * 40_000,
+    "labels": "#### " + "is (" * 20_000 + "^7",
+    "words of a scale": "#### 8 " + "hundred" * 10_000 + "teen 8",
     "zeros": "#### " + "0" * 99_000 + "1",
 }
 

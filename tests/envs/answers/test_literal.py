@@ -16,7 +16,8 @@ EIGHTEEN = [
     r"\underline{18}", r"\color{blue}{18}", "18 ✅", "Answer: 18", "**Answer:** 18",
     "The answer is 18", "The total is **18**.", r"Final Answer: $\boxed{18}$", "x = 18",
     "9*2=18", "18 apples", "18 apples and 3 pears", "18 dollars in 3 days", "18 y y y", "18cm",
-    "18 cm^2", "18 km/h", "$18/day", "18海里", "18 (apples)", "18, in total, so it is",
+    "18 cm^2", "18 km/h", "18 m^{2}", "18m2",
+    "$18/day", "18海里", "18 (apples)", "18, in total, so it is",
     "18. Check: x, y.", "18 of them", "18 - that is it", "18 or so",
 ]  # fmt: skip
 NOT_EIGHTEEN = [
@@ -24,7 +25,8 @@ NOT_EIGHTEEN = [
     "18/1", "18^1", "18!", "9**2", "2(9)", "(9)(2)", r"\sqrt{324}", "|18|", "--18", "-(-18)",
     "10+8 apples", "10 apples + 8 apples", "Total: 9*2", "The answer is 10+8", "18=9*2",
     "18 million", "18k", "18 dozen", "18 hundred", "18% of 20", "18 minus 2", "18 plus two",
-    "18 squared", "18x + 2", "18x", "18 x 2", "18pi", "18 pi", "18 times 2", "18 and a half",
+    "18 squared", "18x + 2", "18x", "18 x 2", "18 n^2",
+    "18pi", "18 pi", "18 times 2", "18 and a half",
     "18 1/2", r"18\frac{1}{2}", r"18.\overline{3}", "18 > 17", "x > 18", "x >= 18", r"x \ge 18",
     r"x \ne 18", "18 or 20", "18 apples or 20 apples", "18, 20", "18,20", "18; 20", "18|19",
     "18:20", "18-20", "18 to 20", "1 8", r"1\ 8", r"1\,8", "1$8", "1%8", "1,8", "18.0.0",
