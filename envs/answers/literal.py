@@ -65,7 +65,11 @@ _COUNTED = re.compile(
     r"|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)\b",
     re.IGNORECASE,
 )
-_AND_A_PART = re.compile(r"\s*and\s+(?:a|an|one|two|three)\b")
+_AND_A_PART = re.compile(
+    r"\s*(?:and\s+(?:a|an|one|two|three)\b"
+    r"|[a-z]+,?\s+(?:and\s+)?\d+\s*(?:minutes?|seconds?|cents?|inch(?:es)?|ounces?)\b)",
+    re.IGNORECASE,
+)
 
 
 def read_literal(text: str, *, alone: bool = False) -> Fraction | None:
@@ -79,7 +83,7 @@ def read_literal(text: str, *, alone: bool = False) -> Fraction | None:
         text: the answer alone; of a long one the beginning counts.
         alone: whether other numbers may not follow, as in `5 apples and 3 pears`.
     """
-    text = text[: 2 * MAX_ANSWER]
+    text = text[: 2 * MAX_ANSWER].strip("*_\"' \t").rstrip("\\ ")
     if _JOINT.search(text):
         return None
     text = normalise(_WRAPPER.sub(" ", text))

@@ -12,6 +12,7 @@ from envs.answers.literal import read_literal
 EIGHTEEN = [
     "18", "018", "+18", "18.", "18.0", "0.18e2", "1.8e1", "$18", r"\$18.00", "£18", "USD 18",
     "US$18", "18 USD", "Rs. 18", "18%", "18 percent", "18°", "`18`", "**18**", "***18***",
+    "*18*", '"18"', r"18 \\",
     "(18)", r"\(18\)", r"\[18\]", "$$18$$", "<answer>18</answer>", r"\boxed{18}", r"\text{18}",
     r"\underline{18}", r"\color{blue}{18}", "18 ✅", "Answer: 18", "**Answer:** 18",
     "The answer is 18", "The total is **18**.", r"Final Answer: $\boxed{18}$", "x = 18",
@@ -27,6 +28,7 @@ NOT_EIGHTEEN = [
     "18 million", "18k", "18 dozen", "18 hundred", "18% of 20", "18 minus 2", "18 plus two",
     "18 squared", "18x + 2", "18x", "18 x 2", "18 n^2",
     "18pi", "18 pi", "18 times 2", "18 and a half",
+    "18 hours and 30 minutes", "18 dollars and 50 cents", "18 feet 6 inches",
     "18 1/2", r"18\frac{1}{2}", r"18.\overline{3}", "18 > 17", "x > 18", "x >= 18", r"x \ge 18",
     r"x \ne 18", "18 or 20", "18 apples or 20 apples", "18, 20", "18,20", "18; 20", "18|19",
     "18:20", "18-20", "18 to 20", "1 8", r"1\ 8", r"1\,8", "1$8", "1%8", "1,8", "18.0.0",
