@@ -39,7 +39,7 @@ _PROSE = re.compile(r"(?<![\\A-Za-z])(?!(?:sin|cos|tan|log|exp|sqrt)(?![a-z]))[A
 _SENTENCE_END = re.compile(r"[.,;:!?](?=\s|$)")
 _LONGEST_VERIFIED = 300
 # What is still to be worked out, which is not paid where the gold answer is an integer.
-_OPERATION = re.compile(r"[*+/^!]|[\w)}\]]\s*-|\)\s*\(|\d\s*\(|\\(?!(?:text|pmod|in)\b)[A-Za-z]")
+_OPERATION = re.compile(r"[*+/^!|]|[\w)}\]]\s*-|\)\s*\(|\d\s*\(|\\(?!(?:text|pmod|in)\b)[A-Za-z]")
 
 
 def make_checker(name: str, *, pool: MathVerifyPool | None = None) -> Checker:

@@ -133,6 +133,7 @@ def test_the_answer_of_a_competition_problem_is_its_last_box(gold, reply, verdic
         ("5", r"\boxed{\text{no solution}}", "WRONG"),
         ("25", r"\boxed{12+13}", "UNREADABLE"),
         ("25", r"\boxed{12+14}", "WRONG"),
+        ("25", r"\boxed{|-25|}", "UNREADABLE"),
         ("25", r"\boxed{\infty}", "WRONG"),
         ("25", "The answer is 5^2.", "UNREADABLE"),
         ("$25$", r"\boxed{\sqrt{625}}", "UNREADABLE"),
