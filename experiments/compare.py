@@ -10,6 +10,7 @@ import concurrent.futures
 import dataclasses
 import importlib
 import importlib.util
+import json
 import os
 import shlex
 import subprocess
@@ -23,7 +24,7 @@ import tyro
 
 from experiments.comparison import read_runs, write_report
 from experiments.experiment import Experiment
-from experiments.options import OptionsError
+from experiments.options import Options, OptionsError, fingerprint
 from experiments.progress import Console
 from experiments.run_directory import has_checkpoints
 from experiments.runner import parse_options
@@ -44,8 +45,7 @@ class CompareOptions:
     arms: str = "on_policy,on_policy_epochs,uniform,fifo,per,freshper"
     """Arms, parted by commas."""
     study: str | None = None
-    """Named study in place of --arms: arms, tau, updates, alpha, priority, insertion, correction,
-    capacity."""
+    """Named study in place of --arms: tau, updates, objective... (experiments/studies.py)."""
     seeds: int = 5
     """Runs an arm."""
     first_seed: int = 0
@@ -66,6 +66,7 @@ class Job:
     seed: int
     folder: Path
     command: tuple[str, ...]
+    options: Options
 
     @property
     def finished(self) -> bool:
@@ -84,6 +85,8 @@ def compare(options: CompareOptions, console: Console | None = None) -> Path:
     experiment, variants = _experiment(options.task), _variants(options)
     out = options.out or Path("runs") / f"compare-{options.task}-{options.study or 'arms'}"
     jobs = make_jobs(options, experiment, variants, out)
+    for job in jobs:
+        _check_same(job)
     waiting = [job for job in jobs if not job.finished]
     failed: list[Job] = []
     if not options.report_only and waiting:
@@ -111,12 +114,39 @@ def make_jobs(
     jobs = []
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         for name, flags in variants.items():
-            folder = out / name.replace(" ", "-").replace(",", "") / f"seed{seed}"
+            variant = f"{options.task}-{name}".replace(" ", "-").replace(",", "")
+            folder = out / variant / f"seed{seed}"
             told = (*options.flags, *flags, "--seed", str(seed), "--out", str(folder))
-            parse_options(experiment, told)  # what cannot work is told before anything runs
+            options_of_run = parse_options(experiment, told)  # what cannot work is told now
             command = (sys.executable, "-m", f"experiments.{options.task}", *told)
-            jobs.append(Job(name, seed, folder, command))
+            jobs.append(Job(name, seed, folder, command, options_of_run))
     return jobs
+
+
+def _check_same(job: Job) -> None:
+    """Refuse a folder that holds a run of other flags.
+
+    Raises:
+      OptionsError: names the folder and what differs.
+    """
+    try:
+        found = json.loads((job.folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return  # there is no run yet
+    wanted = fingerprint(job.options)
+    differ = sorted(name for name in wanted if not _agree(wanted[name], found.get(name)))
+    if differ:
+        raise OptionsError(
+            f"--out: {job.folder} holds a run of other settings ({', '.join(differ)}); give "
+            "another --out, or remove it"
+        )
+
+
+def _agree(wanted: object, found: object) -> bool:
+    """Say whether settings agree; one that is left open agrees with whatever was settled."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        return all(_agree(value, found.get(name)) for name, value in wanted.items())
+    return wanted is None or wanted == found
 
 
 def _run_all(jobs: Sequence[Job], at_once: int, console: Console) -> list[Job]:

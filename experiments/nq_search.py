@@ -261,9 +261,10 @@ def _read_questions(options: Options[SearchOptions], console: Console) -> _Quest
 
 def _open_retriever(settings: SearchOptions, facts: Facts | None, console: Console) -> Retriever:
     if settings.retriever == "http":
-        retriever = HttpRetriever(str(settings.url))
-        retriever.search(["a first question"], 1)  # a server that is not there is told now
-        return retriever
+        # A server that is not there is told now.
+        with HttpRetriever(str(settings.url), retries=0, timeout=10.0) as probe:
+            probe.search(["a first question"], 1)
+        return HttpRetriever(str(settings.url))
     if settings.index is not None:
         return open_index(settings.index)
     if settings.corpus is None:

@@ -5,6 +5,7 @@ import os
 import tempfile
 from pathlib import Path
 
+import chex
 import hypothesis
 import jax
 import pytest
@@ -33,6 +34,12 @@ def get_key(request):
         return key
 
     return next_key
+
+
+@pytest.fixture(autouse=True)
+def _count_traces_anew():
+    """chex counts the traces of a function by its name, whichever test asks."""
+    chex.clear_trace_counter()
 
 
 @pytest.fixture(autouse=True, scope="module")

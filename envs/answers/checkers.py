@@ -1,8 +1,9 @@
 r"""Checkers of replies: GSM8K, AIME, and general mathematics.
 
-The first two decide by exact arithmetic alone, in microseconds where the answer is written
-plainly. The third tries, in this order, equal text, equal values (`envs.answers.forms`), and
-math-verify.
+The first two take one number as it is written (`envs.answers.literal`), in microseconds where
+it is written plainly. The third tries, in this order, equal text, equal numbers, equal values
+(`envs.answers.forms`), and math-verify; where the gold answer is an integer, so must be what the
+reply gives, with nothing left to work out.
 """
 
 import functools
@@ -13,7 +14,8 @@ from fractions import Fraction
 import numpy as np
 
 from envs.answers import extract
-from envs.answers.forms import Form, Number, TooLarge, Unreadable, Words, as_integer, read
+from envs.answers.forms import Form, TooLarge, Unreadable, Words, read
+from envs.answers.literal import read_literal
 from envs.answers.math_verify_pool import MathVerifyPool
 from envs.answers.normalise import MAX_ANSWER, normalise, squeezed
 from envs.answers.verdict import Checker, Verdict
@@ -21,7 +23,11 @@ from envs.answers.verdict import Checker, Verdict
 CHECKERS = ("gsm8k", "gsm8k_flexible", "aime", "math")
 
 _PLAIN_LINE = re.compile(r"[ \t]*\$?(-?(?:\d{1,3}(?:,\d{3})+|\d{1,18}))[ \t]*\.?[ \t]*(?:\n|\Z)")
-_LEADING = re.compile(r"[-+]?\d+(?:\.\d+)?(?:/[1-9]\d*)?(?![\d/])")
+_HEADING = re.compile(
+    r"\D*\Z|[*_]*(?:case|example|method|part|phase|problem|question|section|stage|step) \d",
+    re.IGNORECASE,
+)
+_ANSWER_HEADING = re.compile(r"[*_]*(?:the )?(?:final )?(?:answer|result|total)\W*", re.IGNORECASE)
 _MAX_DIGITS = 1000
 _LARGEST_AIME = 999
 
@@ -32,6 +38,8 @@ _UNRELIABLE = re.compile(
 _PROSE = re.compile(r"(?<![\\A-Za-z])(?!(?:sin|cos|tan|log|exp|sqrt)(?![a-z]))[A-Za-z]{3,}")
 _SENTENCE_END = re.compile(r"[.,;:!?](?=\s|$)")
 _LONGEST_VERIFIED = 300
+# What is still to be worked out, which is not paid where the gold answer is an integer.
+_OPERATION = re.compile(r"[*+/^!|]|[\w)}\]]\s*-|\)\s*\(|\d\s*\(|\\(?!(?:text|pmod|in)\b)[A-Za-z]")
 
 
 def make_checker(name: str, *, pool: MathVerifyPool | None = None) -> Checker:
@@ -60,6 +68,8 @@ def make_checker(name: str, *, pool: MathVerifyPool | None = None) -> Checker:
 def check_gsm8k(gold: str, reply: str, *, flexible: bool = False) -> Verdict:
     """Compares the number that a reply ends in with a gold number.
 
+    Only a number as it is written counts, see `envs.answers.literal`; nothing is worked out.
+
     Raises:
         ValueError: the gold answer is no number.
     """
@@ -69,12 +79,10 @@ def check_gsm8k(gold: str, reply: str, *, flexible: bool = False) -> Verdict:
     if plain:
         value: int | Fraction | None = int(plain[1].replace(",", ""))
     else:
-        answer = _marked_number(reply)
-        if answer is None and flexible:
-            answer = extract.last_number(reply)
+        answer = _word_problem_answer(reply, flexible)
         if not answer:
             return Verdict.NO_ANSWER
-        value = _leading_number(answer)
+        value = read_literal(answer)
         if value is None:
             return Verdict.UNREADABLE
     return Verdict.RIGHT if value == _gold_number(gold) else Verdict.WRONG
@@ -82,6 +90,8 @@ def check_gsm8k(gold: str, reply: str, *, flexible: bool = False) -> Verdict:
 
 def check_aime(gold: str, reply: str) -> Verdict:
     """Compares the integer in the last box of a reply with a gold integer from 0 to 999.
+
+    As in `check_gsm8k`, nothing is worked out.
 
     Raises:
         ValueError: the gold answer is no integer.
@@ -91,13 +101,10 @@ def check_aime(gold: str, reply: str) -> Verdict:
     if not answer:
         return Verdict.NO_ANSWER
     if answer.isdecimal() and len(answer) < _MAX_DIGITS:
-        value: int | None = int(answer)
+        value: int | Fraction | None = int(answer)
     else:
-        try:
-            value = as_integer(read(answer)) if len(answer) <= MAX_ANSWER else None
-        except (Unreadable, TooLarge):
-            value = None
-        if value is None:
+        value = read_literal(answer, alone=True) if len(answer) <= MAX_ANSWER else None
+        if value is None or value.denominator != 1:
             return Verdict.UNREADABLE
     right = value == _gold_integer(gold) and 0 <= value <= _LARGEST_AIME
     return Verdict.RIGHT if right else Verdict.WRONG
@@ -138,11 +145,19 @@ def compare(gold: str, reply: str) -> tuple[Verdict, str]:
         return Verdict.RIGHT, ""
     if isinstance(form, TooLarge) or isinstance(gold_form, TooLarge):
         return Verdict.UNDECIDED, ""
+    integer = _written_integer(gold)
+    value = read_literal(answer, alone=True) if integer is not None else None
+    if value is not None and len(answer) <= MAX_ANSWER:
+        return (Verdict.RIGHT if value == integer else Verdict.WRONG), ""
     if form is not None and gold_form is not None:
-        return (Verdict.RIGHT if form == gold_form else Verdict.WRONG), ""
+        if form != gold_form:
+            return Verdict.WRONG, ""
+        return (Verdict.RIGHT if integer is None else Verdict.UNREADABLE), ""
     # An answer in words is equal to no number, and the other way round.
     if isinstance(form, Words) or isinstance(gold_form, Words):
         return Verdict.WRONG, ""
+    if integer is not None and _OPERATION.search(normalise(answer)):
+        return Verdict.UNREADABLE, ""
     if _UNRELIABLE.search(gold) or _UNRELIABLE.search(answer):
         return Verdict.UNDECIDED, ""
     if len(answer) > _LONGEST_VERIFIED or _PROSE.search(answer):
@@ -185,41 +200,30 @@ def _each(check) -> Checker:
     return check_batch
 
 
-def _marked_number(reply: str) -> str | None:
-    """Returns the text after `####`, in the last box, or in the last `<answer>`."""
-    for find in (extract.after_hashes, extract.last_boxed, extract.last_tagged):
+def _word_problem_answer(reply: str, flexible: bool) -> str | None:
+    """Returns the text after `####`, in the last box, or in the last `<answer>`.
+
+    In Markdown `####` opens a heading; one that is no answer is passed over if there is one
+    elsewhere.
+    """
+    line = extract.after_hashes(reply)
+    if line and not _HEADING.match(line):
+        return line
+    for find in (extract.last_boxed, extract.last_tagged):
         marked = find(reply)
         if marked is not None:
             return marked
-    return None
-
-
-def _leading_number(text: str) -> Fraction | None:
-    """Returns the number that a text is, or begins with."""
-    text = normalise(text)
-    try:
-        form = read(text)
-    except (Unreadable, TooLarge):
-        form = None
-    if (
-        isinstance(form, Number)
-        and not form.infinite
-        and {key for key, _ in form.terms} <= {(1, 0)}
-    ):
-        return dict(form.terms).get((1, 0), Fraction(0))
-    found = _LEADING.match(text.rpartition("=")[2].strip()[:_MAX_DIGITS])
-    return Fraction(found[0]) if found else None
+    below = extract.below_hashes(reply) if line and _ANSWER_HEADING.fullmatch(line) else None
+    number = extract.last_number(reply, word=True) if flexible else None
+    return below or number or line
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def _gold_number(gold: str) -> Fraction:
-    try:
-        form = read(gold)
-    except (Unreadable, TooLarge):
-        form = None
-    if not isinstance(form, Number) or not {key for key, _ in form.terms} <= {(1, 0)}:
+    value = read_literal(gold, alone=True) if len(gold) <= MAX_ANSWER else None
+    if value is None:
         raise ValueError(f"gold answer must be a number, not {gold[:80]!r}")
-    return dict(form.terms).get((1, 0), Fraction(0))
+    return value
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -228,6 +232,12 @@ def _gold_integer(gold: str) -> int:
     if value.denominator != 1:
         raise ValueError(f"gold answer must be an integer, not {gold[:80]!r}")
     return int(value)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _written_integer(gold: str) -> int | None:
+    value = read_literal(extract.last_boxed(gold) or gold, alone=True)
+    return int(value) if value is not None and value.denominator == 1 else None
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -14,8 +14,9 @@ TURN_MARKERS = (
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_STATED = re.compile(r"\banswer\s*(?:\*\*)?\s*(?:is|:|=)\s*", re.IGNORECASE)
+_STATED = re.compile(r"\banswer\s*(?:\*\*\s*)?(?:is|:|=)\s*", re.IGNORECASE)
 _DOLLARS = re.compile(r"\$\$?([^$\n]{1,1000})\$")
+_WORD_AFTER = re.compile(r" ?[A-Za-z]{1,20}(?![A-Za-z])")
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
@@ -61,11 +62,25 @@ def last_tagged(reply: str, tag: str = "answer") -> str | None:
 
 
 def after_hashes(reply: str) -> str | None:
-    """Returns the line after the last `####`, or None where there is none."""
+    """Returns the line after the last `####`, or None where there is none.
+
+    A `####` that closes a line, as in `#### 42 ####`, is no other one.
+    """
     start = reply.rfind("####")
     if start < 0:
         return None
+    line, rest = reply[start + 4 :].partition("\n")[0], reply[:start].rstrip("# \t")
+    opening = rest.rfind("####") if not line.strip() else -1
+    if opening > rest.rfind("\n"):
+        return rest[opening + 4 :].strip("# \t")
     return reply[start + 4 :].lstrip("# \t\n\r").split("\n", 1)[0].strip()
+
+
+def below_hashes(reply: str) -> str | None:
+    """Returns the line below that of the last `####`, empty ones left out, or None."""
+    start = reply.rfind("####")
+    lines = reply[start + 4 :].lstrip("# \t\n\r").split("\n", 1) if start >= 0 else []
+    return lines[1].strip().split("\n", 1)[0].strip() if len(lines) > 1 else None
 
 
 def last_stated(reply: str) -> str | None:
@@ -83,17 +98,24 @@ def last_formula(reply: str) -> str | None:
     return next((f for f in reversed(list(formulas)) if f == f.strip(" ,")), None)
 
 
-def last_number(reply: str) -> str | None:
-    """Returns the last number written in digits, with its sign and commas, or None."""
+def last_number(reply: str, *, word: bool = False) -> str | None:
+    """Returns the last number written in digits, with its sign and commas, or None.
+
+    Args:
+        reply: where to look.
+        word: whether to return the word that follows it too, as in `18 million`.
+    """
     place = _last(_NUMBER, reply)
     if place is None:
         return None
     text = place[0].rstrip(",")
+    following = _WORD_AFTER.match(reply, place.end()) if word else None
+    tail = following[0] if following else ""
     if not re.fullmatch(r"\d+|\d{1,3}(?:,\d{3})+", text.split(".")[0]):
-        return text.rsplit(",", 1)[-1]  # numbers of a list
+        return text.rsplit(",", 1)[-1] + tail  # numbers of a list
     before = reply[max(place.start() - 3, 0) : place.start()].replace("$", "").rstrip("*")
     minus = before.endswith(("-", "−")) and not before[-2:-1].isalnum()
-    return f"-{text}" if minus else text
+    return f"-{text}{tail}" if minus else text + tail
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

@@ -13,7 +13,7 @@ from fractions import Fraction
 from envs.answers.exact import TooLarge, Unreadable, evaluate
 from envs.answers.normalise import normalise, without_unit
 
-__all__ = ["Form", "Group", "Number", "TooLarge", "Unreadable", "Words", "as_integer", "read"]
+__all__ = ["Form", "Group", "Number", "TooLarge", "Unreadable", "Words", "read"]
 
 _VARIABLE = re.compile(r"(?:[A-Za-z]|\\[a-z]+)(?:_\{?\w+\}?)?(?:\([A-Za-z]\))?")
 _RELATION = re.compile(r"(<=|>=|\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>)")
@@ -67,15 +67,6 @@ def read(text: str, *, words: int = 4) -> Form:
         Unreadable: it is none of the forms known here; TooLarge: a number is too large.
     """
     return _read(normalise(text), words)
-
-
-def as_integer(form: Form) -> int | None:
-    """Returns the integer that a form is, or None."""
-    if not isinstance(form, Number) or form.infinite:
-        return None
-    terms = dict(form.terms)
-    value = terms.pop((1, 0), Fraction(0))
-    return None if terms or value.denominator != 1 else int(value)
 
 
 def _read(text: str, words: int) -> Form:

@@ -31,7 +31,7 @@ _SIGNS = {
 _SIGN_TABLE = str.maketrans(_SIGNS)
 
 # Bare letters after a number that name a unit, longest first where one begins another.
-_UNITS = (
+UNITS = (
     "square kilometers", "square meters", "square centimeters", "square inches", "square feet",
     "square units", "cubic centimeters", "cubic meters", "cubic inches", "cubic feet",
     "cubic units", "centimeters", "centimetres", "millimeters", "millimetres", "kilometers",
@@ -43,7 +43,7 @@ _UNITS = (
     "cm", "mm", "km", "dm", "kg", "mg", "ml", "mL", "ft", "yd", "mi", "lb", "oz", "sec", "min",
     "hrs", "hr", "rad", "m", "g", "s", "h", "L",
 )  # fmt: skip
-_UNIT = "|".join(map(re.escape, _UNITS))
+_UNIT = "|".join(map(re.escape, UNITS))
 _UNIT_TAIL = re.compile(
     rf"(?<=[\d)}}\]\s])\s*(?:{_UNIT})(?:\s*\^\s*\{{?\d\}}?|[23])?"
     rf"(?:\s*/\s*(?:{_UNIT})(?:\s*\^\s*\{{?\d\}}?)?)?\s*$"
@@ -51,9 +51,9 @@ _UNIT_TAIL = re.compile(
 _WORD_TAIL = re.compile(r"(?<=\d) [A-Za-z]{2,}(?:[ .-]+[A-Za-z]{2,}){0,5}\.?$")
 
 _LAYOUT = re.compile(
-    r"\\(?:left|right|big|Big|bigg|Bigg|displaystyle|textstyle|quad|qquad|limits)(?![A-Za-z])"
-    r"|\\[!,;: $%#]|\*\*|__"
+    r"\\(?:left|right|big|Big|bigg|Bigg|displaystyle|textstyle|limits)(?![A-Za-z])|\\[!$%#]"
 )
+_GAP = re.compile(r"\\(?:quad|qquad)(?![A-Za-z])|\\[,;: ]|\*{2,}|_{2,}")
 _DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\(?:degree|circ)(?![A-Za-z])")
 _WRAPPED = re.compile(
     r"\\(?:boxed|fbox|text|textbf|textit|textrm|mathrm|mathbf|mathit|mbox|operatorname)\s*"
@@ -88,7 +88,9 @@ def normalise(text: str) -> str:
     becomes `(2+\frac{1}{2})`. Of lone surrogates nothing is left.
     """
     text = text[: 2 * MAX_ANSWER].encode("utf-8", "ignore").decode("utf-8")
-    text = unicodedata.normalize("NFKC", _LAYOUT.sub("", text).translate(_SIGN_TABLE))
+    text = unicodedata.normalize(
+        "NFKC", _GAP.sub(" ", _LAYOUT.sub("", text)).translate(_SIGN_TABLE)
+    )
     text = text.replace("{,}", ",").translate(_SIGN_TABLE)
     text = _DEGREES.sub("", text)
     for _ in range(4):  # wrappers may be nested

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from envs.math_problems.problems import Problems, ProblemSet, split_by_content
+from envs.math_problems.problems import Problems, ProblemSet, numbers_hashes, split_by_content
 
 Problem = tuple[str, list[str], int]  # question, steps, answer
 Make = Callable[[np.random.Generator], Problem]
@@ -45,7 +45,8 @@ def load_arithmetic(level: str = "stories", *, count: int = 12_000, seed: int = 
     """
     if level not in LEVELS:
         raise ValueError(f"level must be one of {tuple(LEVELS)}, not {level!r}")
-    return split_by_content(generate(LEVELS[level], count, seed))
+    problems = generate(LEVELS[level], count, seed)
+    return split_by_content(problems, hashes_of=numbers_hashes)
 
 
 def make_sum(rng: np.random.Generator) -> Problem:

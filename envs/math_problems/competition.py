@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from envs.math_problems.problems import Problems, ProblemSet, split_by_content
+from envs.math_problems.problems import Problems, ProblemSet, numbers_hashes, split_by_content
 
 Problem = tuple[str, list[str], int]  # question, steps, answer
 Make = Callable[[np.random.Generator], Problem]
@@ -31,7 +31,8 @@ def load_competition(level: str = "easy", *, count: int = 16_000, seed: int = 0)
     """
     if level not in LEVELS:
         raise ValueError(f"level must be one of {tuple(LEVELS)}, not {level!r}")
-    return split_by_content(generate(LEVELS[level], count, seed))
+    problems = generate(LEVELS[level], count, seed)
+    return split_by_content(problems, hashes_of=numbers_hashes)
 
 
 def generate(kinds: tuple[Make, ...], count: int, seed: int) -> ProblemSet:

@@ -1,8 +1,9 @@
 """Sets of problems with their answers, and how they are split."""
 
 import hashlib
+import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,20 +57,38 @@ class Problems:
 
 def content_hashes(problems: ProblemSet) -> np.ndarray:
     """Returns [N] uint64, equal for questions that differ in case and white space at most."""
-    digests = (
-        hashlib.sha256(_plain(question).encode("utf-8", "replace")).digest()[:8]
-        for question in problems.questions
+    return _hashes(_plain(question) for question in problems.questions)
+
+
+def numbers_hashes(problems: ProblemSet) -> np.ndarray:
+    """Returns [N] uint64, equal for problems of the same numbers, in any order, and answer.
+
+    Of problems made by rule that is the same problem in another guise: with other names and
+    things, or with the sides of a sum exchanged.
+    """
+    return _hashes(
+        f"{sorted(re.findall(r'[0-9]+', question), key=int)} {answer}"
+        for question, answer in zip(problems.questions, problems.answers, strict=True)
     )
-    return np.array([int.from_bytes(digest, "little") for digest in digests], np.uint64)
 
 
-def split_by_content(problems: ProblemSet, held_out_share: float = 0.125) -> Problems:
-    """Splits a set by the hashes of its questions: what is held out stays so as sets grow.
+def split_by_content(
+    problems: ProblemSet,
+    held_out_share: float = 0.125,
+    *,
+    hashes_of: Callable[[ProblemSet], np.ndarray] = content_hashes,
+) -> Problems:
+    """Splits a set by hashes of its problems: what is held out stays so as sets grow.
+
+    Args:
+        problems: the set.
+        held_out_share: the share of hashes that are held out.
+        hashes_of: `(problems) -> [N] uint64`; problems of one hash are on one side.
 
     Raises:
         ValueError: a part would be empty.
     """
-    hashes = content_hashes(problems)
+    hashes = hashes_of(problems)
     held_out = hashes < np.uint64(int(held_out_share * 2**64))
     return separate(
         problems.take(np.flatnonzero(~held_out)), problems.take(np.flatnonzero(held_out))
@@ -91,6 +110,11 @@ def separate(train: ProblemSet, held_out: ProblemSet) -> Problems:
         if not len(kept):
             raise ValueError(f"{name}: no problem is left of {len(train) + len(held_out)}")
     return Problems(train.take(np.sort(train_first)), held_out.take(np.sort(test_first)), dropped)
+
+
+def _hashes(texts: Iterable[str]) -> np.ndarray:
+    digests = (hashlib.sha256(text.encode("utf-8", "replace")).digest()[:8] for text in texts)
+    return np.array([int.from_bytes(digest, "little") for digest in digests], np.uint64)
 
 
 def _plain(question: str) -> str:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from envs.answers import check_aime, check_gsm8k
+from envs.answers import Verdict, check_aime
 from envs.answers.extract import after_hashes, last_boxed
+from envs.answers.literal import read_literal
 from envs.math_problems.problems import Problems, ProblemSet, separate, split_by_content
 
 Row = Mapping[str, Any]
@@ -20,11 +21,15 @@ Problem = tuple[str, str, str]  # question, answer, solution
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 _CALCULATION = re.compile(r"<<[^<>\n]*>>")
-_HELD_OUT = ("test", "held_out", "held-out", "validation", "valid", "dev", "eval")
+# Whole words of a file's or a part's name.
+_HELD_OUT = re.compile(
+    r"(?<![a-z])(?:tests?|testing|held[ _.-]?out|val|valid|validation|dev|eval|evaluation)(?![a-z])"
+)
 # Columns of the usual tables, in any case; the first there is counts.
 _QUESTION = ("problem", "question")
 _ANSWER = ("answer", "final_answer", "expected_answer", "solution")
 _SOLUTION = ("solution", "rationale")
+_MAX_DIGITS = 1000
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -39,7 +44,7 @@ def gsm8k_problem(row: Row) -> Problem:
     """
     solution = _CALCULATION.sub("", _text(row, ("answer",)))
     gold = (after_hashes(solution) or "").replace(",", "")
-    if not gold or not _holds(check_gsm8k, gold, f"#### {gold}"):
+    if not gold or not _is_number(gold):
         raise DataError(
             f"answer: expected it to end in '#### ' and a number, got {solution[-60:]!r}"
         )
@@ -57,10 +62,10 @@ def aime_problem(row: Row) -> Problem:
     gold = (last_boxed(written) or written).strip().strip("$")
     if re.fullmatch(r"\d+\.0+", gold):  # a column of floats
         gold = gold.split(".")[0]
-    if not gold.isdecimal() or not 0 <= int(gold) <= 999:
+    if not gold.isdecimal() or len(gold) > _MAX_DIGITS or not 0 <= int(gold) <= 999:
         raise DataError(f"answer: expected an integer from 0 to 999, got {gold[:60]!r}")
     solution = str(next((row[name] for name in _SOLUTION if row.get(name)), ""))
-    if not _holds(check_aime, gold, solution):
+    if check_aime(gold, solution) != Verdict.RIGHT:
         solution = ""
     return _text(row, _QUESTION), gold, solution
 
@@ -166,11 +171,11 @@ def _parts(
     if not isinstance(data, str | Path):
         return read_problems(data, kind), None
     path = Path(data)
-    if not path.exists() and _HUB_NAME.fullmatch(str(data)) and path.suffix not in SUFFIXES:
+    if not path.exists() and _HUB_NAME.fullmatch(str(data)) and path.suffix.lower() not in SUFFIXES:
         return load_hub(str(data), kind)
     if not path.is_dir():
         return read_problems(path, kind), None
-    files = {file.name: file for file in sorted(path.iterdir()) if file.suffix in SUFFIXES}
+    files = {file.name: file for file in sorted(path.iterdir()) if file.suffix.lower() in SUFFIXES}
     if not files:
         raise DataError(f"{path}: expected files that end in {', '.join(SUFFIXES)}")
     train, test = _sides(list(files))
@@ -186,8 +191,14 @@ def _parts(
 
 def _sides(names: list[str]) -> tuple[list[str], list[str]]:
     """Parts names of files or splits into those to train on and those to measure on."""
-    test = [name for name in names if any(word in name.lower() for word in _HELD_OUT)]
+    test = [name for name in names if _HELD_OUT.search(_stem(name).lower())]
     return [name for name in names if name not in test], test
+
+
+def _stem(name: str) -> str:
+    """Returns a name without the suffix of a file."""
+    suffix = Path(name).suffix
+    return name.removesuffix(suffix) if suffix.lower() in SUFFIXES else name
 
 
 def _collect(rows: Iterable[tuple[str, Row]], kind: str, source: str) -> ProblemSet:
@@ -205,20 +216,23 @@ def _collect(rows: Iterable[tuple[str, Row]], kind: str, source: str) -> Problem
 
 def _rows(path: Path) -> Iterator[tuple[int, Row]]:
     """Yields the rows of a file, numbered from 1; of .jsonl the numbers are those of lines."""
+    suffix = path.suffix.lower()
     try:
-        if path.suffix == ".parquet":
+        if suffix == ".parquet":
             rows: Iterable[Any] = _parquet_rows(path)
-        elif path.suffix == ".csv":
+        elif suffix == ".csv":
             with path.open(encoding="utf-8-sig", newline="") as file:
                 rows = list(csv.DictReader(file))
-        elif path.suffix == ".json":
-            rows = json.loads(path.read_text("utf-8"))
-        elif path.suffix == ".jsonl":
+        elif suffix == ".json":
+            rows = _json(path.read_text("utf-8-sig"))
+            if not isinstance(rows, list):
+                raise DataError(f"{path}: expected a list of objects, got {type(rows).__name__}")
+        elif suffix == ".jsonl":
             yield from _json_lines(path)
             return
         else:
             raise DataError(f"{path}: expected a file that ends in {', '.join(SUFFIXES)}")
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
+    except (OSError, UnicodeDecodeError, _NoJSONError, csv.Error) as error:
         raise DataError(f"{path}: {error}") from error
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
@@ -227,17 +241,30 @@ def _rows(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, Row]]:
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise DataError(f"{path}, row {number}: no JSON: {error}") from error
+                row = _json(line)
+            except _NoJSONError as error:
+                raise DataError(f"{path}, row {number}: {error}") from error
             if not isinstance(row, Mapping):
                 raise DataError(f"{path}, row {number}: expected an object")
             yield number, row
+
+
+class _NoJSONError(Exception):
+    """A text is no JSON, or none that Python can hold."""
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise _NoJSONError("no JSON that can be read: it nests too deeply") from error
+    except ValueError as error:  # malformed, or an integer of thousands of digits
+        raise _NoJSONError(f"no JSON: {error}") from error
 
 
 def _parquet_rows(path: Path) -> Iterable[Row]:
@@ -267,8 +294,5 @@ def _text(row: Row, names: Sequence[str]) -> str:
     raise DataError(f"expected a field {expected}, found {sorted(map(str, row))}")
 
 
-def _holds(check: Callable[[str, str], int], gold: str, reply: str) -> bool:
-    try:
-        return check(gold, reply) == 1
-    except ValueError:
-        return False
+def _is_number(gold: str) -> bool:
+    return len(gold) <= _MAX_DIGITS and read_literal(gold, alone=True) is not None

@@ -9,8 +9,9 @@ import rich.console
 from experiments.compare import CompareOptions, compare, make_jobs, parse_command
 from experiments.comparison import area_under_curve, read_runs, write_report
 from experiments.drift_profile import CENTRES, DriftProfile, drift_profile, growth
-from experiments.options import OptionsError
+from experiments.options import OptionsError, fingerprint
 from experiments.progress import Console
+from experiments.runner import parse_options
 from experiments.sokoban import EXPERIMENT
 from experiments.studies import STUDIES, arms, study
 from freshper_jax.training import AGE_EDGES
@@ -141,6 +142,25 @@ def test_flags_of_every_run_follow_a_lone_dash():
     assert parse_command([]).flags == ()
 
 
+def test_a_run_of_other_flags_is_not_taken_for_this_one(tmp_path):
+    options = CompareOptions(arms="per", seeds=1, out=tmp_path, report_only=True)
+    folder = tmp_path / "sokoban-per" / "seed0"
+    fake_run(folder, 0.5)
+    told = ["--arm=per", "--seed=0", f"--out={folder}"]
+    config = fingerprint(parse_options(EXPERIMENT, told)) | {"max_tokens": 208}
+    (folder / "config.json").write_text(json.dumps(config | {"arm": "freshper"}))
+    with pytest.raises(OptionsError, match=r"holds a run of other settings \(arm\); give another"):
+        compare(options)
+    (folder / "config.json").write_text(json.dumps(config | {"iterations": 7}))
+    with pytest.raises(OptionsError, match=r"other settings \(iterations\)"):
+        compare(options)
+    # What is left open, like the tokens of a row, agrees with what the run has settled on.
+    (folder / "config.json").write_text(json.dumps(config))
+    results = (folder / "results.json").read_text().replace("freshper", "per")
+    (folder / "results.json").write_text(results)
+    assert compare(options) == tmp_path
+
+
 @pytest.mark.slow
 def test_a_comparison_resumes_run_by_run(tmp_path, monkeypatch):
     monkeypatch.setenv("FRESHPER_CACHE", str(tmp_path / "cache"))
@@ -157,19 +177,19 @@ def test_a_comparison_resumes_run_by_run(tmp_path, monkeypatch):
             return file.read()
 
     assert "2/2" in run()
-    kept = tmp_path / "out" / "on_policy" / "seed0" / "metrics.jsonl"
+    kept = tmp_path / "out" / "sokoban-on_policy" / "seed0" / "metrics.jsonl"
     before = kept.read_bytes()
-    (tmp_path / "out" / "freshper" / "seed0" / "results.json").unlink()
+    (tmp_path / "out" / "sokoban-freshper" / "seed0" / "results.json").unlink()
     printed = run()
     assert "1 of 2 runs are finished" in printed
     assert "1/1  freshper, seed 0: finished" in printed
-    assert "Resuming" in (tmp_path / "out" / "freshper" / "seed0.log").read_text()
+    assert "Resuming" in (tmp_path / "out" / "sokoban-freshper" / "seed0.log").read_text()
     assert kept.read_bytes() == before
     assert "| freshper | 1 |" in (tmp_path / "out" / "report.md").read_text()
 
     # A run that fails is named with its log; those that are finished stay and are reported.
-    shutil.rmtree(tmp_path / "out" / "freshper" / "seed0")
-    (tmp_path / "out" / "freshper" / "seed0").write_text("in the way")
+    shutil.rmtree(tmp_path / "out" / "sokoban-freshper" / "seed0")
+    (tmp_path / "out" / "sokoban-freshper" / "seed0").write_text("in the way")
     with pytest.raises(OptionsError, match=r"1 runs failed, the others are kept; see .*seed0\.log"):
         run()
     assert "on_policy" in (tmp_path / "out" / "report.md").read_text()

@@ -204,11 +204,15 @@ def test_questions_and_passages_of_files(files):
     assert all(text.startswith("Question: what is thing") for text in shown)
     with pytest.raises(OptionsError, match=r"warm-start\.traces: got 9, expected 0"):
         task.demonstrations(9, 6, 2)
-    _, whole = make_task(
-        *flags, f"env.held-out={files}/q.jsonl", f"env.corpus={files}/c.jsonl", "env.rules=paper"
-    )
-    assert whole.held_out_count == 64
-    assert whole.identity != task.identity
+    lines = (files / "q.jsonl").read_text().splitlines()
+    (files / "some.jsonl").write_text("\n".join(lines[:10]) + "\n")
+    held_out = (f"env.held-out={files}/some.jsonl", f"env.corpus={files}/c.jsonl")
+    _, apart = make_task(*flags, *held_out, "env.rules=paper")
+    assert apart.held_out_count == 10
+    assert apart.identity != task.identity
+    # What is held out is not trained on, though it is in the file for training too.
+    trained = apart.train_episodes(0, 0, 54).options["start_indices"]
+    assert sorted(trained.tolist()) == list(range(54))
 
 
 BAD = {

@@ -149,3 +149,18 @@ def test_numbers_stay_in_their_ranges():
         assert 0 < arithmetic.make_story(rng)[2] <= 99
         assert 0 < arithmetic.make_long_story(rng)[2] <= 999
         assert math.log10(arithmetic.make_chain(rng)[2]) < 2
+
+
+@pytest.mark.parametrize("level", [*arithmetic.LEVELS, "easy", "hard"])
+def test_no_problem_is_held_out_that_is_trained_on_in_another_guise(level):
+    load = load_arithmetic if level in arithmetic.LEVELS else load_competition
+
+    def guises(problems):
+        return {
+            (*sorted(map(int, re.findall(r"\d+", question))), int(answer))
+            for question, answer in zip(problems.questions, problems.answers, strict=True)
+        }
+
+    problems = load(level)
+    assert guises(problems.train).isdisjoint(guises(problems.held_out))
+    assert len(problems.held_out) >= 512  # what the final table asks for

@@ -105,6 +105,11 @@ def test_tables_of_competition_problems(tmp_path, row, answer, keeps):
         ("gsm8k", {"question": "q", "answer": "7"}, "row 2: answer: expected it to end in '#### '"),
         ("gsm8k", {"question": "q", "answer": "#### x"}, "row 2: answer: expected it to end in"),
         ("gsm8k", {"question": "q", "answer": ["7"]}, "row 2: answer: expected text or a number"),
+        ("gsm8k", {"question": "q", "answer": "#### 3*4"}, "row 2: answer: expected it to end in"),
+        ("gsm8k", {"question": "q", "answer": "#### 5 or 6"}, "row 2: answer: expected it to end"),
+        ("gsm8k", {"question": "q", "answer": "#### 2 a, 3 b"}, "row 2: answer: expected it to"),
+        ("gsm8k", {"question": "q", "answer": "#### " + "9" * 5000}, "row 2: answer: expected it"),
+        ("aime", {"problem": "p", "answer": "9" * 5000}, "row 2: answer: expected an integer"),
         ("gsm8k", ["q"], "row 2: expected an object"),
         ("aime", {"problem": "p"}, "row 2: expected a field 'answer' or 'final_answer'"),
         ("aime", {"problem": "p", "answer": "1000"}, "answer: expected an integer from 0 to 999"),
@@ -130,6 +135,13 @@ def test_bad_files_are_named(tmp_path):
         ("e.jsonl", b"\n", r"e\.jsonl: expected at least one row"),
         ("f.txt", b"x", r"f\.txt: expected a file that ends in \.jsonl, \.json, \.csv, \.parquet"),
         ("g.parquet", b"x", r"g\.parquet: "),
+        ("h.json", b"3", r"h\.json: expected a list of objects, got int"),
+        ("i.json", b"null", r"i\.json: expected a list of objects, got NoneType"),
+        ("j.json", b'{"1": {}}', r"j\.json: expected a list of objects, got dict"),
+        ("k.json", b"[" * 200_000, r"k\.json: no JSON that can be read: it nests too deeply"),
+        ("l.jsonl", b"[" * 200_000, r"l\.jsonl, row 1: no JSON .* nests too deeply"),
+        ("m.jsonl", b'{"answer": ' + b"9" * 5000 + b"}", r"m\.jsonl, row 1: no JSON: "),
+        ("n.json", b'[{"answer": ' + b"9" * 5000 + b"}]", r"n\.json: no JSON: "),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DataError, match=message):
@@ -150,6 +162,30 @@ def test_a_source_keeps_its_own_split_and_leaks_nothing(tmp_path):
     assert problems.train.questions == ("How much?", "How far?")
     assert problems.held_out.questions == ("HOW  many?",)
     assert problems.dropped == 1
+
+
+@pytest.mark.parametrize("name", ["TEST", "gsm8k-test", "my.dev", "val_1", "held_out", "held-out2"])
+def test_files_are_held_out_by_whole_words_of_their_names(tmp_path, name):
+    write_lines(tmp_path / "contest_2023.jsonl", ROWS[:1])
+    write_lines(tmp_path / "latest-invalid.jsonl", ROWS[1:2])
+    write_lines(tmp_path / f"{name}.jsonl", ROWS[2:])
+    problems = load_problems(tmp_path, "gsm8k")
+    assert (problems.train.answers, problems.held_out.answers) == (("7", "1080"), ("-12",))
+
+
+@pytest.mark.parametrize("name", ["A.JSONL", "a.Json", "a.CSV"])
+def test_byte_order_marks_and_capitals_do_no_harm(tmp_path, name):
+    path = tmp_path / name
+    if name == "a.Json":
+        path.write_text(json.dumps(ROWS), "utf-8")
+    else:
+        (write_lines if name == "A.JSONL" else write_table)(path, ROWS)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_problems(path, "gsm8k").answers == ("7", "1080", "-12")
+    (tmp_path / "folder").mkdir()
+    path.rename(tmp_path / "folder" / name)
+    other = write_lines(tmp_path / "other.jsonl", [{**ROWS[0], "question": "Who?"}])
+    assert len(load_problems(tmp_path / "folder", "gsm8k", held_out=[other]).train) == 3
 
 
 def test_without_a_split_it_is_by_content_or_by_files(tmp_path):
