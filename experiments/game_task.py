@@ -57,7 +57,9 @@ def make_game_task(
 
     def train_episodes(seed: int, iteration: int, count: int) -> Episodes:
         rng = np.random.default_rng([seed, iteration])
-        return play(rng.choice(train.starts, count, replace=count > train.starts))
+        starts = rng.choice(train.starts, count, replace=count > train.starts)
+        # Chance differs each time that a start is played.
+        return Episodes.of(rng.integers(2**62, size=count), start_indices=starts)
 
     def demonstrations(count: int, most_turns: int, rows: int) -> Demonstrations:
         starts: list[int] = []

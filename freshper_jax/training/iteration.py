@@ -121,11 +121,9 @@ def make_iteration(
             batch = prepare(train.params, place(trajectory))
             ones = place(np.ones(len(trajectory.length), np.float32))
             passes = 1 + (config.updates if config.source == "fresh" else 0)
-            fresh, found = [], []
-            for _ in range(passes):
-                train, measured, statistics = update(train, batch, ones)
-                fresh.append(measured)
-                found.append(statistics)
+            train, fresh, found = update(train, batch, ones)
+            for _ in range(passes - 1):
+                train, *_ = update(train, batch, ones)
             jax.block_until_ready(train.step)
 
         replayed: list[Any] = []
@@ -136,7 +134,7 @@ def make_iteration(
                 replay, _ = buffer.add(
                     replay,
                     batch,
-                    base_priority(batch, found[0]),
+                    base_priority(batch, found),
                     clock,
                     lengths=batch.length if rules.storage == "packed" else None,
                     groups=group_names(trajectory, number) if rules.group_size > 1 else None,
@@ -160,7 +158,7 @@ def make_iteration(
 
         fresh, replayed, draws = jax.device_get((fresh, replayed, draws))
         trained_tokens = passes * int(np.sum(trajectory.length))
-        metrics |= {f"fresh/{name}": float(value) for name, value in fresh[0].items()}
+        metrics |= {f"fresh/{name}": float(value) for name, value in fresh.items()}
         if replayed:
             metrics |= {
                 f"replay/{name}": float(np.mean([one[name] for one in replayed]))
@@ -177,9 +175,10 @@ def make_iteration(
             metrics |= {f"age/{name}": values for name, values in by_age.items()}
             trained_tokens += int(np.sum(lengths))
         if buffer is not None and replay is not None and config.source == "buffer":
-            metrics |= buffer_metrics(buffer, replay, int(train.step), rule(drift))
-        if auto_tau is not None and drift is not None:
-            metrics |= tau_metrics(auto_tau, drift)
+            tau = rule(drift)
+            metrics |= buffer_metrics(buffer, replay, int(train.step), tau)
+            if auto_tau is not None and drift is not None:
+                metrics |= tau_metrics(auto_tau, drift, tau)
         metrics |= {"updates": float(train.step), "skipped": float(train.skipped)}
         metrics |= {f"time/{name}": seconds for name, seconds in times.items()}
         metrics["speed/sampled_tokens"] = episodes.sampled_tokens / times["rollout"]
@@ -211,11 +210,9 @@ def episode_metrics(trajectory: Trajectory, episodes: EpisodeStats) -> Metrics:
     }
 
 
-def tau_metrics(auto_tau: AutoTau, drift: AutoTauState) -> Metrics:
+def tau_metrics(auto_tau: AutoTau, drift: AutoTauState, tau: jax.Array) -> Metrics:
     """Return the tau that the next draw will use, and the evidence for it by octave of age."""
-    tau, shares, count = jax.device_get(
-        (auto_tau.tau(drift), auto_tau.ess_shares(drift), drift.count)
-    )
+    shares, count = jax.device_get((auto_tau.ess_shares(drift), drift.count))
     return {"tau/tau": float(tau), "tau/ess": shares.tolist(), "tau/count": count.tolist()}
 
 
