@@ -241,6 +241,7 @@ def build(options: Options, task: Task, language: Language) -> Parts:
                 beta=options.replay.beta if corrects else (0.0, 0.0),
             ),
             auto_tau=make_auto_tau(options),
+            by_profile=options.replay.tau == "profile",
             place=lambda tree: jax.device_put(tree, rows),
         )
 
@@ -264,7 +265,7 @@ def init_run_state(options: Options, parts: Parts, params: Any) -> RunState:
 def make_auto_tau(options: Options) -> replay.AutoTau | None:
     """Return how tau follows from the measured divergence; None where it is fixed."""
     settings = options.replay
-    if settings.source != "buffer" or settings.tau != "auto":
+    if not settings.measures_drift:
         return None
     return replay.AutoTau(
         prior=settings.tau_prior,
@@ -330,7 +331,7 @@ def _make_buffer(options: Options) -> replay.ReplayBuffer:
     buffer = replay.make_buffer(
         capacity=settings.capacity,
         alpha=settings.alpha,
-        tau=settings.tau_prior if settings.tau == "auto" else settings.tau,
+        tau=settings.first_tau,
         strategy=settings.strategy,
         insertion=settings.insertion,
         eviction=settings.eviction,

@@ -74,7 +74,7 @@ def _read(folder: Path, variant: str, seed: int) -> Run:
         score=values("held_out/score"),
         final=results[f"{config['arm']}, sampled"]["success"][0],
         greedy=results[f"{config['arm']}, greedy"]["success"][0],
-        drift=drift_profile(lines, None if tau == "auto" else tau),
+        drift=drift_profile(lines, None if tau in ("auto", "profile") else tau),
     )
 
 

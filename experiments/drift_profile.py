@@ -10,7 +10,7 @@ import numpy as np
 
 from freshper_jax.training import AGE_EDGES
 
-__all__ = ["CENTRES", "DriftProfile", "Growth", "drift_profile", "growth"]
+__all__ = ["CENTRES", "DriftProfile", "Growth", "crossing_age", "drift_profile", "growth"]
 
 # An age within each octave: the geometric mean of the ages that it holds.
 _ENDS = (*AGE_EDGES[1:], 2 * AGE_EDGES[-1])
@@ -91,18 +91,18 @@ def growth(profile: DriftProfile, least: int = 20) -> Growth:
     return Growth(
         at_one=float(np.exp(constant)),
         power=float(power),
-        half_ess_age=_half_age(profile.ess[used], age),
+        half_ess_age=crossing_age(profile.ess[used], age, 0.5),
         tau_of_rate=float(1 / rate),
     )
 
 
-def _half_age(ess: np.ndarray, age: np.ndarray) -> float:
-    """Return the age at which the ESS share first falls to a half, between octaves in logs."""
-    below = np.flatnonzero(ess <= 0.5)
+def crossing_age(share: np.ndarray, age: np.ndarray, threshold: float) -> float:
+    """Return the age at which a share first falls to a threshold, between octaves in logs."""
+    below = np.flatnonzero(share <= threshold)
     if not len(below):
         return float("inf")
     first = below[0]
     if first == 0:
         return float(age[0])
-    part = (ess[first - 1] - 0.5) / (ess[first - 1] - ess[first])
+    part = (share[first - 1] - threshold) / (share[first - 1] - share[first])
     return float(age[first - 1] * (age[first] / age[first - 1]) ** part)

@@ -64,15 +64,16 @@ class ReplayOptions:
         "groups",
     ] = "prioritized"
     """How rows are drawn; groups draws all episodes of a --group-size group together."""
-    tau: float | Literal["auto"] | None = 10.0
+    tau: float | Literal["auto", "profile"] | None = 10.0
     """Decay constant in optimiser updates; None keeps priorities from ageing; auto sets it from the
-    divergence that the replay updates measure."""
+    divergence that the replay updates measure; profile replaces exp(-age/tau) by the ESS share that
+    they measure at each age."""
     tau_prior: float = 10.0
-    """With tau auto: its value until something was measured."""
+    """With tau auto or profile: its value until something was measured."""
     tau_multiple: float = 3.0
     """With tau auto: tau over the age at which the ESS share of replayed rows falls to a half."""
     tau_forgetting: float = 0.98
-    """With tau auto: what an observation is still worth after another update."""
+    """With tau auto or profile: what an observation is still worth after another update."""
     alpha: float = 0.6
     """Priority exponent: 0 draws uniformly."""
     beta: tuple[float, float] = (0.4, 1.0)
@@ -98,6 +99,16 @@ class ReplayOptions:
     """Priority of a new row: its own base, or the largest base held."""
     weights: Literal["batch_max", "buffer_max", "mean", "raw", "off"] = "off"
     """Normaliser of the importance weights; raw leaves them as they are, off makes them all 1."""
+
+    @property
+    def measures_drift(self) -> bool:
+        """Whether rows age by the divergence that replay updates measure."""
+        return self.source == "buffer" and self.tau in ("auto", "profile")
+
+    @property
+    def first_tau(self) -> float | None:
+        """The tau of the first draw."""
+        return self.tau_prior if isinstance(self.tau, str) else self.tau
 
 
 @dataclasses.dataclass(frozen=True)
@@ -329,14 +340,15 @@ def check_options(options: Options) -> None:
         "a number above 0 (training needs samples; greedy replies are part of the final table)",
     )
     expect(
-        replay.tau in (None, "auto")
+        replay.tau in (None, "auto", "profile")
         or (isinstance(replay.tau, int | float) and 1e-30 <= replay.tau <= 1e30),
         "replay.tau",
         replay.tau,
-        "a number above 0, from 1e-30 to 1e30, auto, or None",
+        "a number above 0, from 1e-30 to 1e30, auto, profile, or None",
     )
     expect(
-        replay.tau != "auto" or replay.strategy not in ("uniform", "newest", "oldest"),
+        replay.tau not in ("auto", "profile")
+        or replay.strategy not in ("uniform", "newest", "oldest"),
         "replay.tau",
         replay.tau,
         f"None with --replay.strategy {replay.strategy}, which knows no ages",

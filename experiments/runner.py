@@ -310,9 +310,8 @@ def _finish(
 
 def _tau_in_use(options: Options, history: Sequence[dict[str, Any]]) -> float | None:
     """Return the decay constant in use in the end."""
-    if options.replay.tau == "auto":
-        return next((line["tau/tau"] for line in reversed(history) if "tau/tau" in line), None)
-    return options.replay.tau
+    logged = (line["tau/tau"] for line in reversed(history) if "tau/tau" in line)
+    return next(logged, options.replay.first_tau)
 
 
 def _export(parts: Parts, directory: RunDirectory, params: Any) -> None:

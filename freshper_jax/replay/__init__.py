@@ -10,6 +10,7 @@ from freshper_jax.replay.base_priority import (
     mean_absolute_td_error,
 )
 from freshper_jax.replay.buffer import ReplayBuffer, make_buffer
+from freshper_jax.replay.reweigh import reweigh
 from freshper_jax.replay.sharded import make_sharded_buffer
 from freshper_jax.replay.storage import state_nbytes
 from freshper_jax.replay.theory import (
@@ -51,6 +52,7 @@ __all__ = [
     "mean_drawn_age",
     "priority_half_life",
     "renyi2_divergence",
+    "reweigh",
     "sampling_half_life",
     "state_nbytes",
     "tau_from_drift_rate",

@@ -134,6 +134,24 @@ class AutoTau:
         tau = jnp.where(crossed, self.multiple * age, longer)
         return jnp.clip(tau, *map(jnp.float32, self.bounds))
 
+    def log_freshness(self, state: AutoTauState, ages: jax.Array) -> jax.Array:
+        """Computes the logarithm of the measured ESS share at ages, in place of `-age / tau`.
+
+        It is interpolated between octaves in the logarithm of age, made to fall with age, and
+        level beyond the octaves measured; while nothing was measured it is `-age / prior`.
+
+        Args:
+          state: what was measured so far.
+          ages: `[...]` int, in units of the clock.
+        """
+        measured = state.count >= self.least_rows
+        shares = jnp.where(measured, self.ess_shares(state), 1.0)
+        # An octave that was not measured is taken to be like the next younger one.
+        shares = jax.lax.cummin(jnp.maximum(shares, jnp.float32(1e-6)))
+        ages = jnp.maximum(ages, 0).astype(jnp.float32)
+        curve = jnp.interp(jnp.log(jnp.maximum(ages, 0.5)), jnp.log(_centres()), jnp.log(shares))
+        return jnp.where(jnp.any(measured), curve, -ages / jnp.float32(self.prior))
+
     def _crossing(self, state: AutoTauState) -> tuple[jax.Array, jax.Array]:
         """Computes the age of the crossing, and whether there is one; else the oldest measured."""
         shares, octaves = self.ess_shares(state), jnp.arange(OCTAVES)

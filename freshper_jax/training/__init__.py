@@ -12,21 +12,16 @@ from freshper_jax.training.checkpoint import (
 )
 from freshper_jax.training.cloning import CloningConfig, clone
 from freshper_jax.training.drift import AGE_EDGES, age_bin_labels, drift_by_age
-from freshper_jax.training.iteration import (
-    IterationConfig,
-    Metrics,
-    Rollout,
-    RunState,
-    make_iteration,
-)
+from freshper_jax.training.iteration import IterationConfig, Rollout, make_iteration
 from freshper_jax.training.loss import Batch, CriticConfig, LossConfig
+from freshper_jax.training.metrics import Metrics
 from freshper_jax.training.optimizer import (
     Optimizer,
     OptimizerConfig,
     make_optimizer,
     make_schedule,
 )
-from freshper_jax.training.state import TrainState, init_train_state
+from freshper_jax.training.state import RunState, TrainState, init_train_state
 from freshper_jax.training.update import (
     TokenLogProbs,
     make_cloning_update,

@@ -1,4 +1,4 @@
-"""The state that one update of the policy replaces."""
+"""What an update of the policy replaces, and what an iteration does."""
 
 import dataclasses
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from freshper_jax.replay import AutoTauState, ReplayState
 from freshper_jax.training.optimizer import Optimizer
 
 Params = Any  # a pytree of arrays
@@ -39,3 +40,22 @@ def init_train_state(params: Params, optimizer: Optimizer) -> TrainState:
         step=jnp.zeros((), jnp.int32),
         skipped=jnp.zeros((), jnp.int32),
     )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class RunState:
+    """Everything that a run changes; to save and restore it is to resume the run bit for bit.
+
+    train: the policy and its optimizer.
+    replay: what the buffer holds, None where the run has no buffer.
+    key: the run's typed PRNG key; it never changes, iterations fold their number into it.
+    iteration: `[]` int32, iterations done.
+    tau: the divergence measured so far, None where tau is fixed.
+    """
+
+    train: TrainState
+    replay: ReplayState | None
+    key: jax.Array  # []
+    iteration: jax.Array  # []
+    tau: AutoTauState | None = None

@@ -11,7 +11,7 @@ from freshper_jax import replay
 from freshper_jax.objectives import row_statistics
 from freshper_jax.rollout import Trajectory
 from freshper_jax.training import IterationConfig, RunState, TrainState, make_iteration
-from freshper_jax.training.iteration import group_names
+from freshper_jax.training.replaying import group_names
 
 
 def test_groups_have_one_name_each_in_all_iterations():
