@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import importlib
-import importlib.util
 import json
 import os
 import shlex
@@ -22,6 +20,7 @@ from typing import Annotated
 
 import tyro
 
+from experiments.command_line import experiment_named, split_flags
 from experiments.comparison import read_runs, write_report
 from experiments.experiment import Experiment
 from experiments.options import Options, OptionsError, fingerprint
@@ -82,7 +81,7 @@ def compare(options: CompareOptions, console: Console | None = None) -> Path:
         named with their logs.
     """
     console = console or Console()
-    experiment, variants = _experiment(options.task), _variants(options)
+    experiment, variants = experiment_named(options.task), _variants(options)
     out = options.out or Path("runs") / f"compare-{options.task}-{options.study or 'arms'}"
     jobs = make_jobs(options, experiment, variants, out)
     for job in jobs:
@@ -215,16 +214,6 @@ def _log(job: Job) -> Path:
     return job.folder.with_suffix(".log")
 
 
-def _experiment(task: str) -> Experiment:
-    name = f"experiments.{task}"
-    if not task.isidentifier() or importlib.util.find_spec(name) is None:
-        raise OptionsError(f"--task: got {task!r}, expected the name of an experiment")
-    module = importlib.import_module(name)
-    if not hasattr(module, "EXPERIMENT"):
-        raise OptionsError(f"--task: got {task!r}, which is a module but no experiment")
-    return module.EXPERIMENT
-
-
 def _variants(options: CompareOptions) -> Variants:
     for name in ("seeds", "jobs"):
         value = getattr(options, name)
@@ -247,10 +236,9 @@ def _command(options: CompareOptions) -> str:
 
 def parse_command(arguments: Sequence[str]) -> CompareOptions:
     """Return the options of a command line; what follows a lone `--` are flags of every run."""
-    words = list(arguments)
-    ours = words.index("--") if "--" in words else len(words)
-    options = tyro.cli(CompareOptions, prog="python -m experiments.compare", args=words[:ours])
-    return dataclasses.replace(options, flags=tuple(words[ours + 1 :]))
+    words, flags = split_flags(arguments)
+    options = tyro.cli(CompareOptions, prog="python -m experiments.compare", args=words)
+    return dataclasses.replace(options, flags=tuple(flags))
 
 
 def main() -> None:

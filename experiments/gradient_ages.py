@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import importlib
 import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +23,7 @@ import numpy as np
 import tyro
 
 from experiments.build import Parts, build, init_run_state, settle_options
+from experiments.command_line import experiment_named, split_flags
 from experiments.drift_profile import CENTRES, crossing_age, drift_profile, growth
 from experiments.language import make_language
 from experiments.objective import make_loss, make_prepare
@@ -42,11 +42,12 @@ from freshper_jax.training import (
     make_update,
 )
 
-__all__ = ["Command", "Products", "cosines", "make_products", "measure", "split_products"]
+__all__ = ["Command", "Products", "cosines", "make_products", "measure", "shares"]
 
 # Streams of the run's key, and episodes, apart from those of iterations.
 _FRESH, _REPLAYED = 2**31 + 2, 2**31 + 3
 _EPISODES = 2**31
+_PART = 8  # rows that a gradient takes at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +63,10 @@ class Command:
     """Runs."""
     every: int = 20
     """Iterations between measurements."""
-    rows: int = 128
-    """Rows of each half of a gradient."""
+    rows: int = 512
+    """Rows of each half of a gradient; fewer drown it in noise."""
     out: Path | None = None
     """Where the table goes; by default runs/gradient-ages-<task>."""
-    flags: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,18 +91,29 @@ def cosines(measured: Sequence[Products]) -> np.ndarray:
     Products are added up before they are divided: a single one is mostly noise.
     """
     known = np.stack([one.known for one in measured])
-
-    def total(values: Sequence[Any]) -> np.ndarray:
-        return np.where(known, np.stack([np.broadcast_to(v, known[0].shape) for v in values]), 0)
-
-    fresh = total([one.fresh for one in measured]).sum(axis=0)
-    replayed = total([one.replayed for one in measured]).sum(axis=0)
-    between = total([one.between for one in measured]).sum(axis=0)
-    below = np.sqrt(np.where((fresh > 0) & (replayed > 0), fresh * replayed, np.nan))
-    return between / below
+    fresh = (known * np.array([one.fresh for one in measured])[:, None]).sum(axis=0)
+    return _ratio(measured) / np.sqrt(np.where(fresh > 0, fresh, np.nan))
 
 
-def split_products(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> float:
+def shares(measured: Sequence[Products]) -> np.ndarray:
+    """Return the cosines as shares of that of the youngest octave known, `[A]`, NaN where unknown.
+
+    The norm of the fresh gradient, the noisiest of all, cancels.
+    """
+    ratio = _ratio(measured)
+    known = np.flatnonzero(np.isfinite(ratio))
+    return ratio / ratio[known[0]] if len(known) else ratio
+
+
+def _ratio(measured: Sequence[Products]) -> np.ndarray:
+    """Return cosines times the norm of the fresh gradient, `[A]`."""
+    known = np.stack([one.known for one in measured])
+    replayed = np.where(known, [one.replayed for one in measured], 0).sum(axis=0)
+    between = np.where(known, [one.between for one in measured], 0).sum(axis=0)
+    return between / np.sqrt(np.where(replayed > 0, replayed, np.nan))
+
+
+def _mean_product(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> float:
     """Return the mean inner product of gradients `first` with gradients `second`."""
     return float(np.mean([np.vdot(one, other) for one in first for other in second]))
 
@@ -133,7 +144,7 @@ def make_products(
         parts.model.token_log_probs,
         catch,
         loss=make_loss(options.learning),
-        microbatches=options.learning.microbatches,
+        microbatches=max(rows // _PART, 1),
     )
 
     def gradient(params: Any, batch: Any) -> np.ndarray:
@@ -177,9 +188,9 @@ def make_products(
                 continue  # the buffer holds no row so old
             halves = [gradient(params, one.data) for one in samples]
             known[octave] = True
-            replayed[octave] = split_products(halves[:1], halves[1:])
-            between[octave] = split_products(fresh, halves)
-        return Products(split_products(fresh[:1], fresh[1:]), replayed, between, known)
+            replayed[octave] = _mean_product(halves[:1], halves[1:])
+            between[octave] = _mean_product(fresh, halves)
+        return Products(_mean_product(fresh[:1], fresh[1:]), replayed, between, known)
 
     return products
 
@@ -225,27 +236,25 @@ def _write(path: Path, runs: Sequence[Sequence[Products]], every: int) -> None:
 
 def _half_age(measured: Sequence[Products]) -> float:
     """Return the age at which the cosine falls to half of that of the youngest rows."""
-    cosine = cosines(measured)
-    known = np.isfinite(cosine)
-    if not known.any():
-        return math.nan
-    values, ages = cosine[known], CENTRES[known]
-    return crossing_age(values / values[0], ages, 0.5)
+    share = shares(measured)
+    known = np.isfinite(share)
+    return crossing_age(share[known], CENTRES[known], 0.5) if known.any() else math.nan
 
 
 def main() -> None:
     """Measure what the command line names, print the table and write it."""
-    words = sys.argv[1:]
-    ours = words.index("--") if "--" in words else len(words)
-    command = tyro.cli(Command, prog="python -m experiments.gradient_ages", args=words[:ours])
+    words, flags = split_flags(sys.argv[1:])
+    command = tyro.cli(Command, prog="python -m experiments.gradient_ages", args=words)
     console = Console()
     out = command.out or Path("runs") / f"gradient-ages-{command.task}"
-    experiment = importlib.import_module(f"experiments.{command.task}").EXPERIMENT
     runs, half_ess = [], []
     try:
+        for name in ("seeds", "every", "rows"):
+            if (value := getattr(command, name)) < 1:
+                raise OptionsError(f"--{name}: got {value}, expected an integer of at least 1")
+        experiment = experiment_named(command.task)
         for seed in range(command.seeds):
-            flags = (*words[ours + 1 :], "--seed", str(seed))
-            options = parse_options(experiment, flags)
+            options = parse_options(experiment, (*flags, "--seed", str(seed)))
             task = experiment.make_task(options, console)
             measured, half = measure(
                 options, task, every=command.every, rows=command.rows, console=console
@@ -256,10 +265,11 @@ def main() -> None:
         sys.exit(f"error: {error}")
     out.mkdir(parents=True, exist_ok=True)
     _write(out / "gradients.csv", runs, command.every)
-    cosine = cosines([one for measured in runs for one in measured])
-    for label, value in zip(age_bin_labels(), cosine, strict=True):
-        if np.isfinite(value):
-            console.say(f"age {label:>9}  cosine {value:.2f}")
+    together = [one for measured in runs for one in measured]
+    table = zip(age_bin_labels(), cosines(together), shares(together), strict=True)
+    for label, cosine, share in table:
+        if np.isfinite(share):
+            console.say(f"age {label:>9}  cosine {cosine:.2f}  of the youngest {share:.2f}")
     for seed, (measured, half) in enumerate(zip(runs, half_ess, strict=True)):
         console.say(
             f"seed {seed}: the cosine falls to a half at age {_half_age(measured):.0f}, "

@@ -180,3 +180,24 @@ def test_it_compiles_once_and_drives_a_buffer_inside_jit():
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         AutoTau(**options)
+
+
+def test_the_measured_freshness_is_the_share_that_made_it():
+    rng = np.random.default_rng(0)
+    rule = AutoTau(forgetting=0.999)
+    state, update = rule.init(), jax.jit(rule.update)
+    for _ in range(400):
+        ages = rng.integers(1, 128, 64).astype(np.int32)
+        state = update(state, jnp.asarray(ages), jnp.asarray(log_ratios(rng, 0.05 * np.sqrt(ages))))
+    ages = np.array([2, 5, 11, 22, 45, 90])  # near the middle of octaves
+    curve = np.exp(rule.log_freshness(state, jnp.asarray(ages)))
+    np.testing.assert_allclose(curve, np.exp(-0.05 * np.sqrt(ages)), rtol=0.06)
+    curve = np.asarray(rule.log_freshness(state, jnp.arange(5000)))
+    assert (np.diff(curve) <= 0).all()
+    assert curve[-1] == curve[300]  # level where nothing was measured
+
+
+def test_freshness_is_that_of_the_prior_before_there_is_evidence():
+    rule = AutoTau(prior=20.0)
+    ages = jnp.array([0, 10, 40])
+    np.testing.assert_allclose(rule.log_freshness(rule.init(), ages), [0.0, -0.5, -2.0])
