@@ -44,6 +44,8 @@ from freshper_jax.training import (
     Optimizer,
     OptimizerConfig,
     RunState,
+    halvings,
+    in_length_order,
     init_train_state,
     make_iteration,
     make_optimizer,
@@ -218,12 +220,18 @@ def build(options: Options, task: Task, language: Language) -> Parts:
         optimizer,
         loss=make_loss(learning),
         microbatches=learning.microbatches,
+        widths=halvings(slots),
         steps=learning.steps,
     )
     if base is not None:
         update = functools.partial(update, frozen=base)
     buffer = _make_buffer(options) if source == "buffer" else None
     rows = None if mesh is None else row_sharding(mesh)
+
+    def place(batch: Any) -> Any:
+        return jax.device_put(batch, rows)
+
+    update = in_length_order(update, learning.microbatches, place)
 
     def make_iterate(reference: Any) -> Callable[[RunState], tuple[RunState, Metrics]]:
         return make_iteration(
@@ -242,7 +250,7 @@ def build(options: Options, task: Task, language: Language) -> Parts:
             ),
             auto_tau=make_auto_tau(options),
             by_profile=options.replay.tau == "profile",
-            place=lambda tree: jax.device_put(tree, rows),
+            place=place,
         )
 
     return Parts(language, optimizer, buffer, mesh, play, base, make_iterate)

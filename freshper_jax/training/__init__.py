@@ -13,6 +13,7 @@ from freshper_jax.training.checkpoint import (
 from freshper_jax.training.cloning import CloningConfig, clone
 from freshper_jax.training.drift import AGE_EDGES, age_bin_labels, drift_by_age
 from freshper_jax.training.iteration import IterationConfig, Rollout, make_iteration
+from freshper_jax.training.lengths import halvings, in_length_order, length_order
 from freshper_jax.training.loss import Batch, CriticConfig, LossConfig
 from freshper_jax.training.metrics import Metrics
 from freshper_jax.training.optimizer import (
@@ -48,8 +49,11 @@ __all__ = [
     "clone",
     "complete_steps",
     "drift_by_age",
+    "halvings",
+    "in_length_order",
     "init_train_state",
     "latest_step",
+    "length_order",
     "make_cloning_update",
     "make_iteration",
     "make_optimizer",

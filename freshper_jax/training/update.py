@@ -3,7 +3,7 @@
 In the shape descriptions, `B` denotes rows (trajectories) and `T` tokens.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -57,6 +57,7 @@ def make_update(
     *,
     loss: LossConfig | None = None,
     microbatches: int = 1,
+    widths: Sequence[int] = (),
     steps: int = 1,
 ) -> Callable[..., tuple[TrainState, Metrics, RowStatistics]]:
     """Makes the policy update `update(state, batch, weights, frozen=None)`.
@@ -88,19 +89,24 @@ def make_update(
         loss: settings of the loss.
         microbatches: the batch is worked off in this many equal parts, to save memory; the
             gradient is that of the whole batch.
+        widths: lengths to which a part may be cut: of those, and `T`, the least that holds all
+            its response tokens is what is scored of it. The scorer is compiled once for each.
+            What is cut off could change nothing; `in_length_order` makes parts of rows alike.
         steps: gradient steps on the batch, each an optimiser update of its own. The proximal
             policy of the decoupled objective is the one before the first: its scores are those
             of the first step's forward pass, so that they take no pass of their own.
 
     Raises:
-        ValueError: `microbatches` or `steps` is below 1, or (at the first call) `microbatches`
-            does not divide `B`, the batch lacks a field that the loss needs, or the scorer has no
-            values for a critic.
+        ValueError: `microbatches`, `steps` or a width is below 1, or (at the first call)
+            `microbatches` does not divide `B`, the batch lacks a field that the loss needs, or
+            the scorer has no values for a critic.
     """
     config = LossConfig() if loss is None else loss
     _validate_microbatches(microbatches)
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
+    if any(width < 1 for width in widths):
+        raise ValueError(f"widths must be at least 1, got {tuple(widths)}")
     remembers = config.objective == "decoupled" and steps > 1
 
     def part_loss(
@@ -108,10 +114,13 @@ def make_update(
         part: tuple[Fields, jax.Array, tuple[jax.Array, jax.Array] | None],
         normalisers: tuple[jax.Array, jax.Array],
         frozen: Params | None,
+        width: int,
     ):
         rows, row_weights, proximal = part
         mask = rows.response_mask
-        scores = token_log_probs(_whole(frozen, params), rows.tokens, rows.temperature)
+        cut = ((0, 0), (0, mask.shape[1] - width))
+        scores = token_log_probs(_whole(frozen, params), rows.tokens[:, :width], rows.temperature)
+        scores = tuple(jnp.pad(values, cut) for values in scores)
         log_probs, entropy = scores[:2]
         critic = None
         if config.critic is not None:
@@ -163,8 +172,15 @@ def make_update(
             loss_normaliser(fields.response_mask, config.aggregation),
             loss_normaliser(fields.response_mask, "token-mean"),
         )
+
+        def gradient(width: int):
+            def loss_of(params: Params, part: Any):
+                return part_loss(params, part, normalisers, frozen, width)
+
+            return jax.value_and_grad(loss_of, has_aux=True)
+
         total, grads, (policy, (statistics, fit, kept)) = _accumulate(
-            lambda params, part: part_loss(params, part, normalisers, frozen),
+            _by_width(gradient, fields.tokens.shape[1], widths),
             state.params,
             (fields, weights, proximal),
             microbatches,
@@ -265,7 +281,10 @@ def make_cloning_update(
             return reduce(-log_probs), (reduce(jax.lax.stop_gradient(entropy)), ())
 
         total, grads, (entropy, _) = _accumulate(
-            part_loss, state.params, (tokens, response_mask), microbatches
+            jax.value_and_grad(part_loss, has_aux=True),
+            state.params,
+            (tokens, response_mask),
+            microbatches,
         )
         state, metrics = _apply(state, optimizer, total, grads)
         return state, metrics | {"entropy": entropy}
@@ -282,8 +301,24 @@ def _validate_microbatches(microbatches: int) -> None:
         raise ValueError(f"microbatches must be at least 1, got {microbatches}")
 
 
+def _by_width(
+    gradient: Callable[[int], Callable[..., Any]], length: int, widths: Sequence[int]
+) -> Callable[[Params, Any], Any]:
+    """Makes the gradient of a part that scores no more of it than the responses need."""
+    widths = sorted({*(width for width in widths if width < length), length})
+    if len(widths) == 1:
+        return gradient(length)
+
+    def choose(params: Params, part: Any):
+        ends = jnp.where(part[0].response_mask, jnp.arange(1, length + 1, dtype=jnp.int32), 0)
+        fitting = jnp.searchsorted(jnp.asarray(widths, jnp.int32), jnp.max(ends))
+        return jax.lax.switch(fitting, [gradient(width) for width in widths], params, part)
+
+    return choose
+
+
 def _accumulate(
-    part_loss: Callable[[Params, Any], tuple[jax.Array, tuple[jax.Array, Any]]],
+    gradient: Callable[[Params, Any], Any],
     params: Params,
     rows: Any,
     microbatches: int,
@@ -291,8 +326,8 @@ def _accumulate(
     """Adds up the loss and the gradient of the parts of a batch.
 
     Args:
-        part_loss: `(params, rows of the part) -> (loss, (scalar, per-row pytree))`; the losses
-            and the scalars add up to those of the batch.
+        gradient: `(params, rows of the part) -> ((loss, (scalar, per-row pytree)), grads)`; all
+            but the last add up to those of the batch.
         params: pytree of float arrays.
         rows: pytree of arrays with a leading axis `B`.
         microbatches: number of parts.
@@ -300,7 +335,6 @@ def _accumulate(
     Returns:
         `(loss, grads, (scalar, per-row pytree))` of the whole batch, rows in their order.
     """
-    gradient = jax.value_and_grad(part_loss, has_aux=True)
     if microbatches == 1:
         (loss, aux), grads = gradient(params, rows)
         return loss, grads, aux
