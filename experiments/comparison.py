@@ -9,6 +9,7 @@ import html
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from experiments.comparison_plots import plot_curves, plot_drift
 from experiments.drift_profile import DriftProfile, drift_profile, growth
 from experiments.progress import Console
 from experiments.statistics import Estimate, improvement_estimate, iqm_estimate
+from freshper_jax.training import age_bin_labels
 
 __all__ = ["Run", "area_under_curve", "by_variant", "read_runs", "write_report"]
 
@@ -97,7 +99,7 @@ def area_under_curve(run: Run) -> float:
 def write_report(
     out: Path, task: str, runs: Sequence[Run], *, command: str, console: Console
 ) -> None:
-    """Write `report.md`, `report.html`, `curves.png`, `drift.png`, `runs.csv` and `curves.csv`."""
+    """Write `report.md` and `.html`, `curves.png`, `drift.png`; `runs`, `curves`, `drift.csv`."""
     groups = by_variant(runs)
     counts = sorted({len(group) for group in groups.values()})
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
@@ -214,20 +216,30 @@ def _range(values: Sequence[float], digits: int) -> str:
 
 
 def _write_csv(out: Path, runs: Sequence[Run]) -> None:
-    with (out / "runs.csv").open("w", newline="") as file:
+    finals, curves, drifts = [], [], []
+    for run in runs:
+        name, drift = (run.variant, run.seed), run.drift
+        tau = "" if drift is None or drift.tau is None else f"{drift.tau:.4g}"
+        shares = (run.final, run.greedy, area_under_curve(run))
+        finals.append([*name, *(f"{share:.4f}" for share in shares), tau])
+        points = zip(run.episodes, run.tokens, run.success, run.score, strict=True)
+        for episodes, tokens, success, score in points:
+            row = [f"{episodes:.0f}", f"{tokens:.0f}", f"{success:.4f}", f"{score:.3f}"]
+            curves.append([*name, *row])
+        if drift is not None:
+            bins = zip(age_bin_labels(), drift.count, drift.kl, drift.ess, strict=True)
+            for age, rows, kl, ess in bins:
+                if rows:
+                    drifts.append([*name, age, f"{rows:.0f}", f"{kl:.4g}", f"{ess:.4f}"])
+    _write_rows(out / "runs.csv", "variant seed final greedy area tau", finals)
+    _write_rows(out / "curves.csv", "variant seed episodes trained_tokens success score", curves)
+    _write_rows(out / "drift.csv", "variant seed age rows kl ess", drifts)
+
+
+def _write_rows(path: Path, names: str, rows: Sequence[Sequence[Any]]) -> None:
+    with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["variant", "seed", "final", "greedy", "area"])
-        for run in runs:
-            area = f"{area_under_curve(run):.4f}"
-            writer.writerow([run.variant, run.seed, f"{run.final:.4f}", f"{run.greedy:.4f}", area])
-    with (out / "curves.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["variant", "seed", "episodes", "trained_tokens", "success", "score"])
-        for run in runs:
-            points = zip(run.episodes, run.tokens, run.success, run.score, strict=True)
-            for episodes, tokens, success, score in points:
-                row = [f"{episodes:.0f}", f"{tokens:.0f}", f"{success:.4f}", f"{score:.3f}"]
-                writer.writerow([run.variant, run.seed, *row])
+        writer.writerows([names.split(), *rows])
 
 
 def _write_markdown(

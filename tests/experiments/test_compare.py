@@ -73,7 +73,16 @@ def test_the_report_says_what_the_runs_say(tmp_path):
     assert page.count("data:image/png;base64,") == 2
     assert "0.350 [" in page
     assert len((tmp_path / "runs.csv").read_text().splitlines()) == 1 + 8
+    assert (
+        (tmp_path / "runs.csv").read_text().splitlines()[-1].endswith(",3,0.7000,0.7000,0.3500,10")
+    )
     assert len((tmp_path / "curves.csv").read_text().splitlines()) == 1 + 8 * 5
+    drift = (tmp_path / "drift.csv").read_text().splitlines()
+    assert len(drift) == 1 + 8 * len(AGE_EDGES)
+    # The second half of five lines is three, each of 30 rows.
+    (row,) = [line for line in drift if line.startswith("freshper,3,128-255,")]
+    kl = 0.1 * CENTRES[8] ** 0.5
+    assert row == f"freshper,3,128-255,90,{kl:.4g},{np.exp(-kl):.4f}"
 
 
 @pytest.mark.parametrize("power", [0.4, 1.0, 2.0])
