@@ -45,6 +45,8 @@ class CompareOptions:
     """Arms, parted by commas."""
     study: str | None = None
     """Named study in place of --arms: tau, updates, objective... (experiments/studies.py)."""
+    only: str | None = None
+    """Variants of the study, parted by commas; by default all."""
     seeds: int = 5
     """Runs an arm."""
     first_seed: int = 0
@@ -219,13 +221,18 @@ def _variants(options: CompareOptions) -> Variants:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise OptionsError(f"--{name}: got {value}, expected an integer of at least 1")
-    return arms(options.arms) if options.study is None else study(options.study)
+    if options.study is None:
+        if options.only is not None:
+            raise OptionsError(f"--only: got {options.only!r}, expected a --study to take it from")
+        return arms(options.arms)
+    return study(options.study, options.only)
 
 
 def _command(options: CompareOptions) -> str:
     """Return the command that makes the same runs."""
     words = ["python", "-m", "experiments.compare", "--task", options.task]
     words += ["--study", options.study] if options.study else ["--arms", options.arms]
+    words += ["--only", options.only] if options.only else []
     words += ["--seeds", str(options.seeds)]
     if options.first_seed:
         words += ["--first-seed", str(options.first_seed)]

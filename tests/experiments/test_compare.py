@@ -123,6 +123,15 @@ def test_jobs_are_every_variant_with_every_seed(tmp_path):
 def test_every_study_can_be_run(name, tmp_path):
     jobs = make_jobs(CompareOptions(seeds=1), EXPERIMENT, study(name), tmp_path)
     assert len({job.folder for job in jobs}) == len(STUDIES[name])
+    assert not [variant for variant in STUDIES[name] if "," in variant]  # --only parts by commas
+
+
+def test_variants_of_a_study_can_be_chosen(tmp_path):
+    options = parse_command(["--study", "tau", "--only", "tau 3, none", "--seeds", "1"])
+    jobs = make_jobs(options, EXPERIMENT, study("tau", options.only), tmp_path)
+    assert [job.variant for job in jobs] == ["tau 3", "none"]
+    assert jobs[0].options.replay.tau == 3.0
+    assert jobs[1].options.arm == "per"
 
 
 @pytest.mark.parametrize(
@@ -132,6 +141,8 @@ def test_every_study_can_be_run(name, tmp_path):
         ({"task": "options"}, "--task: got 'options', which is a module but no experiment"),
         ({"arms": "per,best"}, "--arms: got 'best', expected names among freshper"),
         ({"arms": "per,per"}, "--arms: got 'per,per', expected different names"),
+        ({"study": "tau", "only": "tau 4"}, "--only: got 'tau 4', expected names among tau 1,"),
+        ({"only": "tau 3"}, "--only: got 'tau 3', expected a --study to take it from"),
         ({"study": "all"}, "--study: got 'all', expected one of arms, tau"),
         ({"seeds": 0}, "--seeds: got 0"),
         ({"jobs": 0}, "--jobs: got 0"),
