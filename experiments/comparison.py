@@ -230,7 +230,8 @@ def _write_csv(out: Path, runs: Sequence[Run]) -> None:
             bins = zip(age_bin_labels(), drift.count, drift.kl, drift.ess, strict=True)
             for age, rows, kl, ess in bins:
                 if rows:
-                    drifts.append([*name, age, f"{rows:.0f}", f"{kl:.4g}", f"{ess:.4f}"])
+                    share = f"{ess:.4f}" if np.isfinite(ess) else ""
+                    drifts.append([*name, age, f"{rows:.0f}", f"{kl:.4g}", share])
     _write_rows(out / "runs.csv", "variant seed final greedy area tau", finals)
     _write_rows(out / "curves.csv", "variant seed episodes trained_tokens success score", curves)
     _write_rows(out / "drift.csv", "variant seed age rows kl ess", drifts)

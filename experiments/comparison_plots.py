@@ -10,7 +10,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.drift_profile import CENTRES, growth
+from experiments.drift_profile import CENTRES, DriftProfile, growth
 from experiments.statistics import iqm_estimate
 
 if TYPE_CHECKING:
@@ -77,9 +77,7 @@ def plot_drift(groups: Mapping[str, Sequence[Run]], path: Path, *, title: str) -
                 continue
             count = np.sum([one.count for one in profiles], axis=0)
             shown = (count >= 20) & (CENTRES >= 1)
-            weight = np.maximum(count, 1)
-            kl = np.sum([one.count * one.kl for one in profiles], axis=0) / weight
-            ess = np.sum([one.count * one.ess for one in profiles], axis=0) / weight
+            kl, ess = (_mean(profiles, name) for name in ("kl", "ess"))
             power = float(np.median([growth(one).power for one in profiles]))
             label = f"{name}: age^{power:.2f}"
             color = _color(place)
@@ -97,6 +95,14 @@ def plot_drift(groups: Mapping[str, Sequence[Run]], path: Path, *, title: str) -
             axis.set_xlabel("age (optimiser updates)")
             axis.legend(fontsize=7)
         figure.savefig(path, dpi=130)
+
+
+def _mean(profiles: Sequence[DriftProfile], name: str) -> np.ndarray:
+    """Return the mean over seeds, weighted by rows, of those that know it; NaN where none does."""
+    values = np.array([getattr(one, name) for one in profiles])
+    weight = np.where(np.isfinite(values), [one.count for one in profiles], 0)
+    with np.errstate(invalid="ignore"):
+        return np.where(weight > 0, values * weight, 0).sum(axis=0) / weight.sum(axis=0)
 
 
 def _color(place: int) -> Any:

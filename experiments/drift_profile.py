@@ -12,6 +12,8 @@ from freshper_jax.training import AGE_EDGES
 
 __all__ = ["CENTRES", "DriftProfile", "Growth", "crossing_age", "drift_profile", "growth"]
 
+_LEAST_ROWS = 8
+
 # An age within each octave: the geometric mean of the ages that it holds.
 _ENDS = (*AGE_EDGES[1:], 2 * AGE_EDGES[-1])
 CENTRES = np.array(
@@ -26,7 +28,8 @@ CENTRES = np.array(
 class DriftProfile:
     """Averages over the second half of a run, when every age has been seen, by octave of age.
 
-    count: `[A]` replayed rows. kl: `[A]` mean KL of a row, nats. ess: `[A]` mean ESS share.
+    count: `[A]` replayed rows. kl: `[A]` mean KL of a row, nats. ess: `[A]` mean ESS share, over
+      iterations that drew at least 8 rows of the octave; NaN where none did.
     tau: the decay constant in use at the end, None where rows do not age.
     """
 
@@ -66,12 +69,16 @@ def drift_profile(
     counts = np.array([line["age/count"] for line in late])
     total = counts.sum(axis=0)
 
-    def average(name: str) -> np.ndarray:
+    def average(name: str, rows: np.ndarray) -> np.ndarray:
         values = np.array([line[f"age/{name}"] for line in late])
-        return (values * counts).sum(axis=0) / np.maximum(total, 1)
+        return (values * rows).sum(axis=0) / rows.sum(axis=0)
 
+    # The ESS share of few rows is close to 1, whatever they are.
+    enough = np.where(counts >= _LEAST_ROWS, counts, 0)
     measured = [line["tau/tau"] for line in lines if "tau/tau" in line]
-    return DriftProfile(total, average("kl"), average("ess"), measured[-1] if measured else tau)
+    with np.errstate(invalid="ignore"):  # nothing over nothing is NaN
+        kl, ess = average("kl", counts), average("ess", enough)
+    return DriftProfile(total, kl, ess, measured[-1] if measured else tau)
 
 
 def growth(profile: DriftProfile, least: int = 20) -> Growth:
@@ -85,13 +92,14 @@ def growth(profile: DriftProfile, least: int = 20) -> Growth:
     if used.sum() < 2:
         return Growth(nan, nan, nan, nan)
     age, kl, rows = CENTRES[used], profile.kl[used], profile.count[used]
+    known = used & np.isfinite(profile.ess)
     # polyfit squares its weights.
     power, constant = np.polyfit(np.log(age), np.log(kl), 1, w=np.sqrt(rows))
     rate = (rows * age * kl).sum() / (rows * age**2).sum()
     return Growth(
         at_one=float(np.exp(constant)),
         power=float(power),
-        half_ess_age=crossing_age(profile.ess[used], age, 0.5),
+        half_ess_age=crossing_age(profile.ess[known], CENTRES[known], 0.5),
         tau_of_rate=float(1 / rate),
     )
 

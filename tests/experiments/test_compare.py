@@ -105,6 +105,18 @@ def test_too_little_drift_has_no_law():
     assert growth(DriftProfile(np.full(13, 50.0), kl, np.ones(13), None)).half_ess_age == np.inf
 
 
+def test_the_ess_of_few_rows_is_not_believed():
+    few, many = [3.0] * 13, [8.0] * 13
+    lines = [{"age/count": few, "age/kl": [0.2] * 13, "age/ess": [1.0] * 13}]
+    assert np.isnan(drift_profile(lines).ess).all()
+    lines += 2 * [{"age/count": many, "age/kl": [0.4] * 13, "age/ess": [0.6] * 13}]
+    np.testing.assert_allclose(drift_profile(lines).ess, 0.6)
+    lines = 2 * lines[:1] + lines[1:2] + lines[:1]  # the second half has 8 rows, then 3
+    np.testing.assert_allclose(drift_profile(lines).ess, 0.6)
+    np.testing.assert_allclose(drift_profile(lines).kl, (8 * 0.4 + 3 * 0.2) / 11)
+    assert growth(drift_profile(40 * lines[:1])).half_ess_age == np.inf
+
+
 def test_jobs_are_every_variant_with_every_seed(tmp_path):
     options = CompareOptions(seeds=2, first_seed=5, flags=("--iterations", "3"))
     jobs = make_jobs(options, EXPERIMENT, arms("per, fifo"), tmp_path)
