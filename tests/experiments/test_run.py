@@ -261,8 +261,9 @@ def test_packed_storage_gives_the_run_of_dense_storage(finished, tmp_path):
         ("--replay.strategy=groups", "--group-size=2", "--replay.capacity=12"),
         ("--replay.strategy=prioritized_without_replacement", "--replay.eviction=lowest_priority"),
         ("--arm=freshper_auto", "--replay.tau-prior=4"),
+        ("--replay.tau=profile", "--replay.tau-prior=4"),
     ],
-    ids=["packed", "groups", "without replacement", "auto tau"],
+    ids=["packed", "groups", "without replacement", "auto tau", "profile"],
 )
 def test_every_kind_of_buffer_resumes_bit_for_bit(flags, tmp_path):
     flags = (*flags, "--iterations=2", "--checkpoint-every=1", "--evaluation.every=0")
@@ -278,7 +279,7 @@ def test_every_kind_of_buffer_resumes_bit_for_bit(flags, tmp_path):
         assert config["replay"]["token_capacity"] == 16 * 96 // 3
         # The tokens run out before the slots do.
         assert before[-1]["buffer/size"] < 16
-    if "--arm=freshper_auto" in flags:
+    if "--replay.tau-prior=4" in flags:
         # Two draws of 8 rows an iteration, the older ones forgotten a little.
         seen = [sum(line["tau/count"]) for line in before[1:]]
         np.testing.assert_allclose(seen[0], 8 + 0.98 * 8)
