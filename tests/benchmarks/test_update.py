@@ -24,8 +24,9 @@ def test_ours_alone(capsys, monkeypatch, tmp_path):
     assert report["cells"][0]["minimum_s"] > 0
     assert report["ratio"] is None
     assert [entry["passed"] is None for entry in report["targets"]] == [True, False, False]
-    # Parameters and two moments are three times 200,000 floats; Python alone takes more.
-    assert 0.002 < report["memory"]["compiled_gib"] < 0.1 < report["memory"]["resident_gib"] < 2
+    # Parameters and two moments are three times 200,000 floats. What is resident is all that this
+    # process ever held, earlier tests included.
+    assert 0.002 < report["memory"]["compiled_gib"] < 0.1 < report["memory"]["resident_gib"]
     printed = capsys.readouterr().out
     assert "transformers is not compared: torch not installed; pip install torch" in printed
     assert "| freshper |" in printed
