@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from freshper_jax.replay.one_kernel import Caller, in_one_kernel, is_alone_on_cpu, plainly
 from freshper_jax.replay.rules import (
     Rules,
     check_batch_size,
@@ -188,7 +189,11 @@ def make_buffer(
     check_rules(rules)
     # What only `init` reads would be compared, leaf by leaf, at every call.
     rules, init_rules = dataclasses.replace(rules, ragged=None), rules
-    programs = _programs(rules, float(own_beta))
+    inlined = _programs(rules, float(own_beta), plainly)
+    on_cpu = _programs(rules, float(own_beta), in_one_kernel)
+
+    def programs_for(*args: Any) -> _Programs:
+        return on_cpu if is_alone_on_cpu(*args) else inlined
 
     # Known once, as every call compares them.
     own_shape = (capacity, 4)
@@ -224,7 +229,9 @@ def make_buffer(
     ) -> tuple[ReplayState, Handles]:
         check_state(state)
         check_batch(state, batch, base_priority, lengths, groups, rules=rules)
-        return programs.add(state, batch, base_priority, as_clock(clock), lengths, groups)
+        clock = as_clock(clock)
+        programs = programs_for(state.rows, batch, base_priority, clock, lengths, groups)
+        return programs.add(state, batch, base_priority, clock, lengths, groups)
 
     def sample(
         state: ReplayState,
@@ -238,15 +245,14 @@ def make_buffer(
     ) -> Sample:
         check_state(state)
         check_batch_size(batch_size, capacity, rules)
-        return programs.sample(
-            state,
-            key,
+        options = (
             as_clock(clock),
             None if beta is None else as_exponent("beta", beta),
             None if alpha is None else as_exponent("alpha", alpha),
             None if tau is None else as_tau(tau),
-            batch_size,
         )
+        programs = programs_for(state.rows, key, options)
+        return programs.sample(state, key, *options, batch_size)
 
     def update(
         state: ReplayState,
@@ -258,7 +264,7 @@ def make_buffer(
         check_one_a_handle(base_priority, handles.index)
         birth = None if clock is None else as_clock(clock)
         # What does not change stays out of the call: each array costs it more than a microsecond.
-        changed = programs.update(
+        changed = programs_for(state.rows, handles, base_priority, birth).update(
             dataclasses.replace(state, data=None), handles, base_priority, birth
         )
         return dataclasses.replace(changed, data=state.data)
@@ -329,7 +335,7 @@ class _Programs:
 
 
 @functools.cache
-def _programs(rules: Rules, own_beta: float) -> _Programs:
+def _programs(rules: Rules, own_beta: float, call: Caller) -> _Programs:
     """Makes the programs once, so that buffers with the same options share them."""
 
     def sample(
@@ -342,12 +348,14 @@ def _programs(rules: Rules, own_beta: float) -> _Programs:
         batch_size: int,
     ) -> Sample:
         beta = jnp.float32(own_beta) if beta is None else beta
-        return draw_sample(state, key, clock, beta, alpha, tau, batch_size=batch_size, rules=rules)
+        return draw_sample(
+            state, key, clock, beta, alpha, tau, batch_size=batch_size, rules=rules, call=call
+        )
 
     return _Programs(
-        add=jax.jit(functools.partial(insert_rows, rules=rules), donate_argnums=0),
+        add=jax.jit(functools.partial(insert_rows, rules=rules, call=call), donate_argnums=0),
         sample=jax.jit(sample, static_argnums=6),
-        update=jax.jit(functools.partial(update_rows, rules=rules), donate_argnums=0),
+        update=jax.jit(functools.partial(update_rows, rules=rules, call=call), donate_argnums=0),
     )
 
 

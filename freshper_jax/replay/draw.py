@@ -13,12 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from freshper_jax.replay.leaves import read_at
+
 __all__ = [
     "FAN_OUT",
     "Position",
     "bits_for_draws",
     "child_at",
     "descend",
+    "is_plain_threefry",
     "position",
     "random_words",
     "running_shares",
@@ -73,6 +76,12 @@ class Position:
     bits: jax.Array
 
 
+def is_plain_threefry(key: jax.Array) -> bool:
+    """Tells whether `random_words` makes the words of such a key itself."""
+    partitionable = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
+    return bool(partitionable) and str(jax.random.key_impl(key)) == "threefry2x32"
+
+
 def random_words(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
     """Makes the words of `jax.random.bits`, where the key is a threefry one without its loop.
 
@@ -88,8 +97,7 @@ def random_words(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
 
     Source: Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3, section 4.
     """
-    partitionable = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
-    if str(jax.random.key_impl(key)) != "threefry2x32" or not partitionable:
+    if not is_plain_threefry(key):
         return jax.random.bits(key, shape, jnp.uint32)
     first, second = jax.random.key_data(key)
     keys = (first, second, first ^ second ^ np.uint32(0x1BD11BDA))
@@ -174,7 +182,7 @@ def descend(ends: jax.Array, first_rows: list[int], at: Position) -> Position:
     flat = ends.reshape(-1)
     for first_row in first_rows:
         first = (first_row + at.node) * FAN_OUT
-        total = flat.at[first + FAN_OUT - 1].get(mode="promise_in_bounds")
+        total = read_at(flat, first + FAN_OUT - 1)
         place, bits = position(at.offset, at.span, total, at.bits)
         at = child_at(flat, first, FAN_OUT, place, bits)
         at = dataclasses.replace(at, node=at.node - first_row * FAN_OUT)
@@ -196,20 +204,20 @@ def child_at(
     Returns:
       The position inside what ends there, which is counted as `ends` is.
     """
-    steps = count.bit_length()
+    steps = (count - 1).bit_length()
 
     def halve(done: jax.Array, found: jax.Array) -> jax.Array:
         step = jax.lax.shift_left(jnp.int32(1), steps - 1 - done)
         probe = first + jnp.minimum(found + step, count) - 1
-        passed = ends.at[probe].get(mode="promise_in_bounds") <= place
+        passed = read_at(ends, probe) <= place
         return found + jnp.where(passed, step, 0)
 
     # A loop, since XLA computes the place anew at each step of a chain.
     found = jax.lax.fori_loop(0, steps, halve, jnp.zeros_like(place))
     end = first + found
-    before = ends.at[jnp.maximum(end - 1, 0)].get(mode="promise_in_bounds")
+    before = read_at(ends, jnp.maximum(end - 1, 0))
     low = jnp.where(found > 0, before, 0)
-    high = ends.at[end].get(mode="promise_in_bounds")
+    high = read_at(ends, end)
     return Position(node=end, offset=place - low, span=jnp.maximum(high - low, 1), bits=bits)
 
 

@@ -1,10 +1,17 @@
 """How each strategy draws: which rows, with what probability."""
 
+import dataclasses
+import functools
+import math
+
 import jax
 import jax.numpy as jnp
 
-from freshper_jax.replay.draw import bits_for_draws
+from freshper_jax.replay.draw import bits_for_draws, is_plain_threefry
 from freshper_jax.replay.groups import complete_groups
+from freshper_jax.replay.leaves import read_at
+from freshper_jax.replay.one_kernel import Caller, plainly
+from freshper_jax.replay.packed import PackedRows
 from freshper_jax.replay.priority import decay_rate, leaf_values, newest_birth
 from freshper_jax.replay.rules import Rules
 from freshper_jax.replay.storage import by_leaf, members_of, read_rows
@@ -24,6 +31,7 @@ __all__ = [
 ]
 
 _GENERATION_BITS = 0x7FFFFFFF
+_FEW_BYTES = 1 << 17  # one thread reads them before another would have woken up
 
 
 def log_leaf_probabilities(
@@ -58,6 +66,7 @@ def draw_sample(
     *,
     batch_size: int,
     rules: Rules,
+    call: Caller = plainly,
 ) -> Sample:
     """Draws a batch by the buffer's strategy.
 
@@ -70,6 +79,7 @@ def draw_sample(
       tau: float32 scalar > 0, likewise.
       batch_size: B, rows to draw.
       rules: the buffer's options.
+      call: how to call the search and what follows it.
 
     Returns:
       The sample.
@@ -80,24 +90,85 @@ def draw_sample(
         alpha = jnp.float32(rules.alpha) if alpha is None else alpha
         tau = jnp.float32(rules.tau) if tau is None else tau
         return _draw_once_each(state, key, clock, beta, alpha, tau, batch_size, rules=rules)
-    alpha, tau, forest = forest_of(state, alpha, tau, rules=rules)
-    draws = batch_size // rules.group_size
+    if not is_plain_threefry(key):
+        call = plainly
+    alpha, tau, forest = forest_of(state, alpha, tau, rules=rules, call=call)
+    least = jnp.float32(0.0)
+    if rules.weight_normaliser == "buffer_max":
+        least = least_log_mass(state, forest.newest, alpha, tau, rules=rules) - forest.log_mass
+    draw = functools.partial(_draw_stratified, draws=batch_size // rules.group_size, rules=rules)
+    read_inside = _bytes_to_read(state, batch_size) <= _FEW_BYTES
+    sample = call(
+        draw,
+        forest,
+        state if read_inside else dataclasses.replace(state, data=None),
+        key,
+        clock,
+        beta,
+        alpha,
+        tau,
+        leaves_stored(state, rules=rules),
+        least,
+        summed=batch_size,
+    )
+    if read_inside:
+        return sample
+    return dataclasses.replace(sample, data=read_rows(state, sample.handles.index))
+
+
+def _bytes_to_read(state: ReplayState, rows: int) -> float:
+    """Counts the bytes of so many rows; infinite for packed ones, which are put together."""
+    if isinstance(state.data, PackedRows):
+        return math.inf
+    leaves = jax.tree.leaves(state.data)
+    return rows * sum(math.prod(leaf.shape[1:]) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def _draw_stratified(
+    forest: Forest,
+    state: ReplayState,
+    key: jax.Array,
+    clock: jax.Array,
+    beta: jax.Array,
+    alpha: jax.Array,
+    tau: jax.Array,
+    leaves: jax.Array,
+    least: jax.Array,
+    *,
+    draws: int,
+    rules: Rules,
+) -> Sample:
+    """Draws one leaf from each stratum of the mass.
+
+    Args:
+      forest: where to draw.
+      state: the buffer; without data the sample will have none.
+      key: typed PRNG key; it is consumed.
+      clock: int32 scalar.
+      beta: float32 scalar >= 0.
+      alpha: float32 scalar >= 0.
+      tau: float32 scalar > 0.
+      leaves: int32 scalar, leaves that can be drawn.
+      least: float32 scalar, log of the smallest P of all, for `buffer_max`.
+      draws: leaves to draw.
+      rules: the buffer's options.
+
+    Returns:
+      The sample.
+    """
     strata = jnp.arange(draws, dtype=jnp.int32)
     leaf = draw_leaves(forest, strata, jnp.full_like(strata, draws), bits_for_draws(key, draws))
     slots = members_of(leaf, rules)
-    rows = state.rows.at[slots].get(mode="promise_in_bounds")
+    rows = read_at(state.rows, slots)
     masses = leaf_log_masses(
         as_float(rows[..., 0]), rows[..., 1], forest.newest, alpha, tau, rules=rules
     )
     valid = jnp.full((draws,), forest.log_mass > -jnp.inf)
     log_probabilities = jnp.where(valid, masses - forest.log_mass, 0.0)
-    least = jnp.float32(0.0)
-    if rules.weight_normaliser == "buffer_max":
-        least = least_log_mass(state, forest.newest, alpha, tau, rules=rules) - forest.log_mass
     weights = importance_weights(
         log_probabilities,
         valid,
-        leaves_stored(state, rules=rules),
+        leaves,
         beta,
         normaliser=rules.weight_normaliser,
         least_log_probability=least,
@@ -108,7 +179,12 @@ def draw_sample(
 
 
 def forest_of(
-    state: ReplayState, alpha: jax.Array | None, tau: jax.Array | None, *, rules: Rules
+    state: ReplayState,
+    alpha: jax.Array | None,
+    tau: jax.Array | None,
+    *,
+    rules: Rules,
+    call: Caller = plainly,
 ) -> tuple[jax.Array, jax.Array, Forest]:
     """Makes a state ready to draw from, with its stored sums or, for another alpha or tau, new.
 
@@ -117,6 +193,7 @@ def forest_of(
       alpha: float32 scalar, None for the buffer's own; strategy `uniform` takes 0 for it.
       tau: float32 scalar, likewise.
       rules: the buffer's options.
+      call: how to call the sum of what is not stored.
 
     Returns:
       The alpha and the tau that hold, and the sums.
@@ -125,14 +202,14 @@ def forest_of(
     own_alpha, own_tau = jnp.float32(rules.tree_alpha), jnp.float32(rules.tree_tau)
     if (alpha is None and tau is None) or rules.strategy == "uniform":
         rate = decay_rate(own_alpha, own_tau)
-        return own_alpha, own_tau, plant(state.tree, rules.leaves, rate)
+        return own_alpha, own_tau, plant(state.tree, rules.leaves, rate, call=call)
     # Not those of the tree: one of alpha 0 has no tau, but the buffer may.
     alpha = jnp.float32(rules.alpha) if alpha is None else alpha
     tau = jnp.float32(rules.tau) if tau is None else tau
     log_mass, births = leaf_values(*by_leaf(state, rules), alpha, tau, rules=rules)
     rate = decay_rate(alpha, tau)
     tree = build_tree(log_mass, births, rate, alpha=rules.alpha, tau=rules.tau)
-    return alpha, tau, plant(tree, rules.leaves, rate)
+    return alpha, tau, plant(tree, rules.leaves, rate, call=call)
 
 
 def leaf_log_masses(
@@ -266,7 +343,7 @@ def _draw_once_each(
         normaliser=rules.weight_normaliser,
         least_log_probability=least,
     )
-    rows = state.rows.at[index].get(mode="promise_in_bounds")
+    rows = read_at(state.rows, index)
     return collect(state, clock, index, rows, valid, jnp.exp(log_chances), weights, rules=rules)
 
 
@@ -286,5 +363,5 @@ def _take_in_order(
         index = jax.lax.top_k(order, batch_size)[1].astype(jnp.int32)
     taken = jnp.maximum(jnp.minimum(state.size, batch_size), 1).astype(jnp.float32)
     share = jnp.where(valid, 1.0 / taken, 0.0)
-    rows = state.rows.at[index].get(mode="promise_in_bounds")
+    rows = read_at(state.rows, index)
     return collect(state, clock, index, rows, valid, share, valid.astype(jnp.float32), rules=rules)

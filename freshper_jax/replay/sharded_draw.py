@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from freshper_jax.replay.draw import bits_for_draws, position, running_shares
+from freshper_jax.replay.leaves import read_at
 from freshper_jax.replay.priority import decay_rate, newest_birth
 from freshper_jax.replay.rules import ONCE_EACH, Rules
 from freshper_jax.replay.sampling import (
@@ -183,7 +184,7 @@ def _draw_stratified(
     own = device == jax.lax.axis_index(axis)
     leaf = draw_leaves(forest, jnp.where(own, offset, 0), jnp.where(own, span, 1), bits)
     slots = members_of(leaf, rules)
-    rows = state.rows.at[slots].get(mode="promise_in_bounds")
+    rows = read_at(state.rows, slots)
     masses = leaf_log_masses(as_float(rows[..., 0]), rows[..., 1], newest, alpha, tau, rules=rules)
     log_probabilities = _from_owner(jnp.where(some, masses - log_mass, 0.0), own, axis)
     least = jnp.float32(0.0)
@@ -270,7 +271,7 @@ def _draw_once_each(
         least = log_inclusion(jnp.where(size > 0, lightest, 0.0), log_time) - log_size
     return _Drawn(
         slots=leaf,
-        rows=state.rows.at[leaf].get(mode="promise_in_bounds"),
+        rows=read_at(state.rows, leaf),
         own=own,
         valid=valid,
         log_chances=log_chances,

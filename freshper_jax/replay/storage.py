@@ -11,7 +11,8 @@ import numpy as np
 from freshper_jax.replay import packed
 from freshper_jax.replay.draw import FAN_OUT
 from freshper_jax.replay.groups import empty_groups, place_members
-from freshper_jax.replay.leaves import as_given, as_held, held_dtype, shape_and_dtype
+from freshper_jax.replay.leaves import as_given, as_held, held_dtype, read_at, shape_and_dtype
+from freshper_jax.replay.one_kernel import Caller, plainly
 from freshper_jax.replay.priority import (
     decay_rate,
     group_values,
@@ -151,6 +152,7 @@ def insert_rows(
     *,
     rules: Rules,
     axis: str | None = None,
+    call: Caller = plainly,
 ) -> tuple[ReplayState, Handles]:
     """Adds rows as if one at a time, over others once there is no room.
 
@@ -167,6 +169,7 @@ def insert_rows(
       rules: the buffer's options.
       axis: the mesh axis over whose devices insertion `max` looks for the largest base priority;
         None for this state alone.
+      call: how to call the reads and sums of few values.
 
     Returns:
       The new state and the handles of the B rows.
@@ -197,8 +200,12 @@ def insert_rows(
         target = index[-kept:]
 
     inside = jnp.minimum(target, capacity - 1)
-    old = state.rows.at[inside].get(mode="promise_in_bounds")
-    old_generation, old_draws = old[:, 2], old[:, 3]
+    old_generation, old_draws = call(
+        lambda rows, slots: (read_at(rows, (slots, 2)), read_at(rows, (slots, 3))),
+        state.rows,
+        inside,
+        summed=0,
+    )
     overwritten = (target < capacity) & (old_generation >= 0)
     # Zeros, but made from what was read: so the writes wait for the reads, and XLA, which could
     # otherwise run them in any order, makes no copy of the leaves.
@@ -252,7 +259,7 @@ def insert_rows(
             # A run of slots, perhaps over the end: one slot of each node is enough.
             ends = jnp.array([0, capacity - 1], jnp.int32)
             target = jnp.concatenate([target[::FAN_OUT], target[-1:], ends])
-        tree = _refreshed(state, target, births_changed=True, rules=rules)
+        tree = _refreshed(state, target, births_changed=True, rules=rules, call=call)
         state = dataclasses.replace(state, tree=tree)
     return state, Handles(index=index, generation=generation)
 
@@ -270,7 +277,7 @@ def read_rows(state: ReplayState, index: jax.Array) -> chex.ArrayTree:
     if isinstance(state.data, packed.PackedRows):
         return packed.read_rows(state.data, index)
     leaves, structure = jax.tree.flatten(state.data)
-    read = [leaf.at[index].get(mode="promise_in_bounds") for leaf in leaves]
+    read = [read_at(leaf, index) for leaf in leaves]
     return jax.tree.unflatten(structure, map(as_given, read, state.dtypes))
 
 
@@ -287,8 +294,14 @@ def live_handles(rows: jax.Array, handles: Handles) -> jax.Array:
     capacity = rows.shape[0]
     inside = (handles.index >= 0) & (handles.index < capacity)
     index = jnp.clip(handles.index, 0, capacity - 1)
-    stored = rows.at[index, 2].get(mode="promise_in_bounds")
+    stored = read_at(rows, (index, 2))
     return inside & (handles.generation >= 0) & (stored == handles.generation)
+
+
+def _live_index(rows: jax.Array, handles: Handles) -> tuple[jax.Array, jax.Array]:
+    """Tells which handles are live, and their slots; C for those that are not."""
+    live = live_handles(rows, handles)
+    return live, jnp.where(live, handles.index, rows.shape[0])
 
 
 def update_rows(
@@ -298,6 +311,7 @@ def update_rows(
     clock: jax.Array | None,
     *,
     rules: Rules,
+    call: Caller = plainly,
 ) -> ReplayState:
     """Writes new base priorities as if one at a time, dropping handles that are not live.
 
@@ -307,24 +321,30 @@ def update_rows(
       base_priority: `[B]` float.
       clock: int32 scalar that becomes the birth of the rows; None leaves their birth alone.
       rules: the buffer's options.
+      call: how to call the reads and sums of few values.
 
     Returns:
       The new state.
     """
     capacity = rules.capacity
-    live = live_handles(state.rows, handles)
+    live, index = call(_live_index, state.rows, handles, summed=0)
     log_base, bad = log_of_base(base_priority, rules.fallback_priority, checked=rules.checked)
     # Which of several updates a scatter keeps is undefined. So each puts its place, marked by
     # its sign, where the generation is: the least one stays, which is the last in the batch,
     # and the generation goes back.
-    index = jnp.where(live, handles.index, capacity)
     mark = -2 - jnp.arange(index.shape[0], dtype=jnp.int32)
     marked = state.rows.at[index, 2].min(mark, mode="drop")
-    found = marked.at[jnp.minimum(index, capacity - 1), 2].get(mode="promise_in_bounds")
-    # Marks are below 0, so nothing is added; but the write waits for the read, without a copy.
-    given_back = handles.generation + jnp.maximum(found, 0)
+
+    def settle(marked: jax.Array) -> tuple[jax.Array, jax.Array]:
+        found = read_at(marked, (jnp.minimum(index, capacity - 1), 2))
+        # Marks are below 0, so nothing is added; but the write waits for the read, without a copy.
+        return (
+            handles.generation + jnp.maximum(found, 0),
+            jnp.where(found == mark, index, capacity),
+        )
+
+    given_back, target = call(settle, marked, summed=0)
     rows = marked.at[index, 2].set(given_back, mode="drop")
-    target = jnp.where(found == mark, index, capacity)
     rows = rows.at[target, 0].set(as_bits(log_base), mode="drop")
     if clock is not None:
         rows = rows.at[target, 1].set(jnp.full_like(target, clock), mode="drop")
@@ -332,7 +352,7 @@ def update_rows(
         stale_updates=state.stale_updates + jnp.sum(~live, dtype=jnp.int32),
         replaced=state.replaced + jnp.sum(bad & live, dtype=jnp.int32),
     )
-    tree = _refreshed(state, index, births_changed=clock is not None, rules=rules)
+    tree = _refreshed(state, index, births_changed=clock is not None, rules=rules, call=call)
     return dataclasses.replace(state, tree=tree)
 
 
@@ -385,7 +405,7 @@ def members_of(leaf: jax.Array, rules: Rules) -> jax.Array:
 
 
 def _refreshed(
-    state: ReplayState, slots: jax.Array, *, births_changed: bool, rules: Rules
+    state: ReplayState, slots: jax.Array, *, births_changed: bool, rules: Rules, call: Caller
 ) -> PriorityTree | None:
     """Sums anew what lies above some slots; those out of range cost a little, for nothing."""
     if state.tree is None:
@@ -394,8 +414,8 @@ def _refreshed(
 
     def leaves_at(index: jax.Array) -> tuple[jax.Array, jax.Array]:
         slots = members_of(index, rules)
-        base = state.rows.at[slots, 0].get(mode="promise_in_bounds")
-        births = state.rows.at[slots, 1].get(mode="promise_in_bounds")
+        base = read_at(state.rows, (slots, 0))
+        births = read_at(state.rows, (slots, 1))
         return leaf_values(as_float(base), births, alpha, tau, rules=rules)
 
     return refresh_tree(
@@ -405,6 +425,7 @@ def _refreshed(
         jnp.minimum(slots, rules.capacity - 1) // rules.group_size,
         decay_rate(alpha, tau),
         births_changed=births_changed,
+        call=call,
     )
 
 

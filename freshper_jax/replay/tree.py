@@ -8,7 +8,6 @@ one node in 256 rows, is summed anew at each draw, into one row of running sums.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -23,6 +22,8 @@ from freshper_jax.replay.draw import (
     running_shares,
     running_sums,
 )
+from freshper_jax.replay.leaves import read_at
+from freshper_jax.replay.one_kernel import Caller, plainly
 from freshper_jax.replay.priority import newest_birth
 
 __all__ = [
@@ -101,15 +102,10 @@ def build_tree(
     Returns:
       The tree.
     """
-    lower = _summarise(_in_nodes(log_mass, -jnp.inf), _in_nodes(births, 0), rate)
-    upper = _summarise(_in_nodes(lower.log_mass, -jnp.inf), _in_nodes(lower.newest, 0), rate)
-    return PriorityTree(
-        ends=_ends_of(lower, upper),
-        log_mass=jnp.concatenate([lower.log_mass, upper.log_mass]),
-        newest=jnp.concatenate([lower.newest, upper.newest]),
-        alpha=alpha,
-        tau=tau,
-    )
+    lower = _nodes_over(_in_nodes(log_mass, -jnp.inf), _in_nodes(births, 0), rate)
+    upper = _nodes_over(_in_nodes(lower.log_mass, -jnp.inf), _in_nodes(lower.newest, 0), rate)
+    both = jax.tree.map(lambda *levels: jnp.concatenate(levels), lower, upper)
+    return PriorityTree(**both._asdict(), alpha=alpha, tau=tau)
 
 
 def refresh_tree(
@@ -120,6 +116,7 @@ def refresh_tree(
     rate: jax.Array,
     *,
     births_changed: bool,
+    call: Caller = plainly,
 ) -> PriorityTree:
     """Sums anew the nodes above some leaves.
 
@@ -131,50 +128,68 @@ def refresh_tree(
       changed: `[B]` int32 leaves, in range; duplicates do no harm.
       rate: float32 scalar, what `decay_rate` gives.
       births_changed: whether leaves were born, or died, and not only changed in mass.
+      call: how to call the two sums.
 
     Returns:
       The tree.
     """
     lower_nodes, _ = _level_sizes(leaves)
     nodes = changed // FAN_OUT
-    index = _children(nodes)
-    masses, births = leaves_at(jnp.minimum(index, leaves - 1))
-    masses = jnp.where(index < leaves, masses, -jnp.inf)
-    known = None if births_changed else _get(tree.newest, nodes)
-    lower = _summarise(masses, births, rate, known)
+    above = nodes // FAN_OUT + lower_nodes
+
+    def sum_lower(newest: jax.Array) -> _Nodes:
+        index = _children(nodes)
+        masses, births = leaves_at(jnp.minimum(index, leaves - 1))
+        masses = jnp.where(index < leaves, masses, -jnp.inf)
+        return _nodes_over(masses, births, rate, _known(newest, nodes))
+
+    def sum_upper(log_mass: jax.Array, newest: jax.Array) -> _Nodes:
+        index = _children(nodes // FAN_OUT)
+        inside = index < lower_nodes
+        index = jnp.minimum(index, lower_nodes - 1)
+        masses = jnp.where(inside, read_at(log_mass, index), -jnp.inf)
+        return _nodes_over(masses, read_at(newest, index), rate, _known(newest, above))
+
+    def _known(newest: jax.Array, nodes: jax.Array) -> jax.Array | None:
+        return None if births_changed else read_at(newest, nodes)
+
+    lower = call(sum_lower, tree.newest, summed=FAN_OUT * nodes.shape[0])
     log_mass, newest = _put(tree.log_mass, nodes, lower.log_mass), tree.newest
     if births_changed:
         newest = _put(newest, nodes, lower.newest)
-
-    index = _children(nodes // FAN_OUT)
-    inside = index < lower_nodes
-    index = jnp.minimum(index, lower_nodes - 1)
-    masses = jnp.where(inside, _get(log_mass, index), -jnp.inf)
-    above = nodes // FAN_OUT + lower_nodes
-    known = None if births_changed else _get(tree.newest, above)
-    upper = _summarise(masses, _get(newest, index), rate, known)
+    upper = call(sum_upper, log_mass, newest, summed=FAN_OUT * nodes.shape[0])
+    both = jnp.concatenate([nodes, above])
     return dataclasses.replace(
         tree,
-        ends=_put(tree.ends, jnp.concatenate([nodes, above]), _ends_of(lower, upper)),
+        ends=_put(tree.ends, both, jnp.concatenate([lower.ends, upper.ends])),
         log_mass=_put(log_mass, above, upper.log_mass),
         newest=_put(newest, above, upper.newest) if births_changed else newest,
     )
 
 
-def plant(tree: PriorityTree, leaves: int, rate: jax.Array) -> Forest:
+def plant(tree: PriorityTree, leaves: int, rate: jax.Array, *, call: Caller = plainly) -> Forest:
     """Sums what is above the stored levels.
 
     Args:
       tree: the tree.
       leaves: N.
       rate: float32 scalar, what `decay_rate` gives.
+      call: how to call the sum.
 
     Returns:
       The tree, ready to draw from.
     """
     lower_nodes, _ = _level_sizes(leaves)
-    masses, births = tree.log_mass[lower_nodes:, None], tree.newest[lower_nodes:, None]
-    aged, newest = _aged(masses, births, rate)
+    upper = tree.log_mass[lower_nodes:], tree.newest[lower_nodes:]
+    crown, log_mass, newest = call(_sum_up, *upper, rate, summed=upper[0].shape[0])
+    return Forest(ends=tree.ends, crown=crown, log_mass=log_mass, newest=newest, leaves=leaves)
+
+
+def _sum_up(
+    log_mass: jax.Array, births: jax.Array, rate: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Adds up the `[U]` nodes of the upper level: the crown, log of the total, the last birth."""
+    aged, newest = _aged(log_mass[:, None], births[:, None], rate)
     largest = jnp.max(aged)
     some = largest > -jnp.inf
     # Behind a condition, so that XLA computes the exponentials once and not for every use.
@@ -182,13 +197,7 @@ def plant(tree: PriorityTree, leaves: int, rate: jax.Array) -> Forest:
         some, lambda: jnp.exp(aged[:, 0] - largest), lambda: jnp.zeros_like(aged[:, 0])
     )
     total = jnp.sum(masses)
-    return Forest(
-        ends=tree.ends,
-        crown=_crown(masses, total),
-        log_mass=largest + jnp.log(jnp.maximum(total, 1.0)),
-        newest=newest[0],
-        leaves=leaves,
-    )
+    return _crown(masses, total), largest + jnp.log(jnp.maximum(total, 1.0)), newest[0]
 
 
 def draw_leaves(
@@ -218,30 +227,34 @@ def _units_for(nodes: int) -> float:
 
 
 def _crown(masses: jax.Array, total: jax.Array) -> jax.Array:
-    """Adds up the `[U]` shares of a total, along the rows of a square and then over its rows."""
-    side = math.isqrt(masses.shape[0] - 1) + 1
-    square = jnp.pad(masses, (0, -masses.shape[0] % side)).reshape(-1, side)
-    units = square * (_units_for(masses.shape[0]) / jnp.maximum(total, 1.0))
+    """Adds up the `[U]` shares of a total."""
+    units = masses * (_units_for(masses.shape[0]) / jnp.maximum(total, 1.0))
     # Rounded up or down in turn, by an even sequence: else a thousand equal nodes would all lose
     # the same part of a unit. Nothing stays nothing.
-    place = jax.lax.iota(jnp.int32, square.size).reshape(square.shape)
+    place = jax.lax.iota(jnp.int32, units.size)
     turn = ((place * 40503) & 0xFFFF).astype(jnp.float32) / 65536.0  # 2^16 over the golden ratio
-    units = (units + turn).astype(jnp.int32)
-    along = running_sums(units.T).T
-    before = running_sums(along[:, -1:]) - along[:, -1:]
-    return (along + before).reshape(-1)[: masses.shape[0]]
+    return _added_up((units + turn).astype(jnp.int32))
+
+
+def _added_up(values: jax.Array) -> jax.Array:
+    """Adds `[n]` integers up: along runs of sixteen, along the runs' sums, and so on."""
+    if values.shape[0] == 1:
+        return values
+    along = running_sums(_in_nodes(values, 0))
+    sums = along[-1]
+    before = _added_up(sums) - sums
+    return (along + before[None, :]).T.reshape(-1)[: values.shape[0]]
 
 
 class _Nodes(NamedTuple):
-    """Nodes made of children: `[16, n]` shares, the largest 1; `[n]` their sum, and the rest."""
+    """Nodes of one level, as a tree stores them: `[n, 16]`, `[n]` and `[n]`."""
 
-    shares: jax.Array
-    total: jax.Array
+    ends: jax.Array
     log_mass: jax.Array
     newest: jax.Array
 
 
-def _summarise(
+def _nodes_over(
     log_mass: jax.Array, births: jax.Array, rate: jax.Array, newest: jax.Array | None = None
 ) -> _Nodes:
     """Makes `[n]` nodes of their `[16, n]` children."""
@@ -251,14 +264,7 @@ def _summarise(
     shares = jnp.exp(aged - largest[None, :])
     total = jnp.sum(shares, axis=0)
     mass = jnp.where(total > 0, largest + jnp.log(jnp.maximum(total, 1.0)), -jnp.inf)
-    return _Nodes(shares=shares, total=total, log_mass=mass, newest=newest)
-
-
-def _ends_of(lower: _Nodes, upper: _Nodes) -> jax.Array:
-    return running_shares(
-        jnp.concatenate([lower.shares, upper.shares], axis=1),
-        jnp.concatenate([lower.total, upper.total]),
-    )
+    return _Nodes(ends=running_shares(shares, total), log_mass=mass, newest=newest)
 
 
 def _aged(
@@ -290,9 +296,5 @@ def _children(nodes: jax.Array) -> jax.Array:
     return nodes[None, :] * FAN_OUT + jnp.arange(FAN_OUT, dtype=jnp.int32)[:, None]
 
 
-def _get(values: jax.Array, index: jax.Array) -> jax.Array:
-    return values.at[index].get(mode="promise_in_bounds")
-
-
 def _put(values: jax.Array, index: jax.Array, new: jax.Array) -> jax.Array:
-    return values.at[index].set(new, mode="promise_in_bounds")
+    return values.at[index].set(new, mode="promise_in_bounds", wrap_negative_indices=False)
