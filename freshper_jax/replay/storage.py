@@ -425,6 +425,7 @@ def _refreshed(
         jnp.minimum(slots, rules.capacity - 1) // rules.group_size,
         decay_rate(alpha, tau),
         births_changed=births_changed,
+        members=rules.group_size,
         call=call,
     )
 

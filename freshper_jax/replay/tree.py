@@ -116,6 +116,7 @@ def refresh_tree(
     rate: jax.Array,
     *,
     births_changed: bool,
+    members: int = 1,
     call: Caller = plainly,
 ) -> PriorityTree:
     """Sums anew the nodes above some leaves.
@@ -128,6 +129,7 @@ def refresh_tree(
       changed: `[B]` int32 leaves, in range; duplicates do no harm.
       rate: float32 scalar, what `decay_rate` gives.
       births_changed: whether leaves were born, or died, and not only changed in mass.
+      members: values that `leaves_at` sums for each leaf.
       call: how to call the two sums.
 
     Returns:
@@ -137,27 +139,28 @@ def refresh_tree(
     nodes = changed // FAN_OUT
     above = nodes // FAN_OUT + lower_nodes
 
+    def known(newest: jax.Array, nodes: jax.Array) -> jax.Array | None:
+        return None if births_changed else read_at(newest, nodes)
+
     def sum_lower(newest: jax.Array) -> _Nodes:
         index = _children(nodes)
         masses, births = leaves_at(jnp.minimum(index, leaves - 1))
         masses = jnp.where(index < leaves, masses, -jnp.inf)
-        return _nodes_over(masses, births, rate, _known(newest, nodes))
+        return _nodes_over(masses, births, rate, known(newest, nodes))
 
     def sum_upper(log_mass: jax.Array, newest: jax.Array) -> _Nodes:
         index = _children(nodes // FAN_OUT)
         inside = index < lower_nodes
         index = jnp.minimum(index, lower_nodes - 1)
         masses = jnp.where(inside, read_at(log_mass, index), -jnp.inf)
-        return _nodes_over(masses, read_at(newest, index), rate, _known(newest, above))
+        return _nodes_over(masses, read_at(newest, index), rate, known(newest, above))
 
-    def _known(newest: jax.Array, nodes: jax.Array) -> jax.Array | None:
-        return None if births_changed else read_at(newest, nodes)
-
-    lower = call(sum_lower, tree.newest, summed=FAN_OUT * nodes.shape[0])
+    children = FAN_OUT * nodes.shape[0]
+    lower = call(sum_lower, tree.newest, summed=children * members)
     log_mass, newest = _put(tree.log_mass, nodes, lower.log_mass), tree.newest
     if births_changed:
         newest = _put(newest, nodes, lower.newest)
-    upper = call(sum_upper, log_mass, newest, summed=FAN_OUT * nodes.shape[0])
+    upper = call(sum_upper, log_mass, newest, summed=children)
     both = jnp.concatenate([nodes, above])
     return dataclasses.replace(
         tree,

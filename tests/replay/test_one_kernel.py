@@ -124,6 +124,19 @@ def test_every_batch_compiles(draws, get_key):
     assert np.abs(np.bincount(drawn, minlength=300) - draws / 300).max() < 2
 
 
+@pytest.mark.parametrize("rows", [40, 256, 2048])
+def test_groups_of_every_size_compile(rows, get_key):
+    buffer = replay.make_buffer(capacity=4096, strategy="groups", group_size=8, tau=4.0)
+    data = np.arange(rows, dtype=np.float32)
+    state, handles = buffer.add(
+        buffer.init(data[0]), data, np.ones(rows), 0, groups=np.arange(rows, dtype=np.int32) // 8
+    )
+    state = buffer.update(state, handles, np.full(rows, 2.0))
+    sample = buffer.sample(state, get_key(), rows, 1)
+    np.testing.assert_allclose(sample.probabilities, 8 / rows, rtol=1e-5)
+    assert sorted(np.asarray(sample.data).tolist()) == data.tolist()  # a group from each stratum
+
+
 @pytest.mark.parametrize(
     "dtype",
     ["bool", "int8", "uint8", "int16", "uint16", "float16", "bfloat16", "uint32", "complex64"],
