@@ -115,7 +115,9 @@ class Case:
         return dataclasses.asdict(self)
 
 
-def measure(case: Case, peers: list[str], rounds: int, console: Console) -> dict[str, Any]:
+def measure(
+    case: Case, peers: list[str], rounds: int, console: Console, *, inside_jit: bool = False
+) -> dict[str, Any]:
     """Fill the buffers of one case and time their operations.
 
     Args:
@@ -123,15 +125,17 @@ def measure(case: Case, peers: list[str], rounds: int, console: Console) -> dict
       peers: the buffers beside ours.
       rounds: turns that each buffer gets at each operation.
       console: where progress shows.
+      inside_jit: whether our functions are called inside jitted ones.
 
     Returns:
       `cells`, one a buffer and operation, and `memory`, one a buffer and storage.
     """
     rng, title = _rng(0), f"{case.rows} rows, N={case.capacity:,}"
-    buffers: dict[str, Buffer] = {OURS: Freshper(case.example(), case.capacity)}
+    example = case.example()
+    buffers: dict[str, Buffer] = {OURS: Freshper(example, case.capacity, inside_jit=inside_jit)}
     if case.rows == "trajectory":
-        buffers[PACKED] = Freshper(case.example(), case.capacity, TOKENS)
-    buffers |= {name: PEERS[name](case.example(), case.capacity) for name in peers}
+        buffers[PACKED] = Freshper(example, case.capacity, TOKENS, inside_jit=inside_jit)
+    buffers |= {name: PEERS[name](example, case.capacity) for name in peers}
     priorities = rng.lognormal(size=case.capacity).astype(np.float32)
     with console.counting(f"{title}: filling", case.capacity) as show:
         for start in range(0, case.capacity, FILL):
@@ -398,6 +402,9 @@ def main() -> None:
     parser.add_argument("--sizes", **sizes, default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--trajectory-sizes", **sizes, default=[10_000, 50_000])
     parser.add_argument("--peers", nargs="*", choices=list(PEERS), default=list(PEERS))
+    parser.add_argument(
+        "--inside-jit", action="store_true", help="call ours inside jitted functions, as a part"
+    )
     options = parser.parse_args()
     if options.json is not None and not options.json.parent.is_dir():
         parser.error(f"--json: there is no folder {options.json.parent}")
@@ -421,6 +428,7 @@ def main() -> None:
         },
         "settings": {
             "rounds": options.rounds,
+            "inside_jit": options.inside_jit,
             "calls_a_round": CALLS,
             "alpha": ALPHA,
             "beta": BETA,
@@ -433,8 +441,9 @@ def main() -> None:
     }
     console = Console(rich.console.Console(stderr=True))
     for case in cases:
-        for name, found in measure(case, peers, options.rounds, console).items():
-            report[name] += found
+        found = measure(case, peers, options.rounds, console, inside_jit=options.inside_jit)
+        for name in found:
+            report[name] += found[name]
         gc.collect()  # the buffers of one case must be gone before the next one fills its own
     report["targets"] = judge(report["cells"])
     report["packed"] = packed_to_dense(report["memory"])

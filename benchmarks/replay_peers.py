@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import logging
 from collections.abc import Callable
@@ -67,14 +68,28 @@ class Freshper:
     """This project's buffer; its clock moves at every add and at every draw.
 
     With `tokens`, the length of the longest row, rows are packed, and are a third as long on
-    average.
+    average. With `inside_jit` its functions are called in jitted ones of the caller's.
     """
 
-    def __init__(self, example: Rows, capacity: int, tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        example: Rows,
+        capacity: int,
+        tokens: int | None = None,
+        *,
+        inside_jit: bool = False,
+    ) -> None:
         self._tokens = tokens
         self._buffer = replay.make_buffer(
             capacity=capacity, alpha=ALPHA, beta=BETA, tau=TAU, **packed_options(capacity, tokens)
         )
+        if inside_jit:
+            self._buffer = dataclasses.replace(
+                self._buffer,
+                add=jax.jit(self._buffer.add, donate_argnums=0),
+                sample=jax.jit(self._buffer.sample, static_argnums=2),
+                update=jax.jit(self._buffer.update, donate_argnums=0),
+            )
         self._state = self._buffer.init(example)
         self._clock = 0
         self._generations = np.full(capacity, -1, np.int32)

@@ -27,6 +27,12 @@ def run(monkeypatch, *flags):
     main()
 
 
+def test_ours_inside_jit(capsys, monkeypatch):
+    flags = ["--rounds", "1", "--sizes", "1024", "--trajectory-sizes", "--peers", "--inside-jit"]
+    run(monkeypatch, *flags)
+    assert "| sample 1024 |" in capsys.readouterr().out
+
+
 def test_ours_alone(capsys, monkeypatch, tmp_path):
     path = tmp_path / "figures.json"
     flags = ["--rounds", "1", "--sizes", "1024", "--trajectory-sizes", "1030", "--peers"]
