@@ -298,12 +298,6 @@ def live_handles(rows: jax.Array, handles: Handles) -> jax.Array:
     return inside & (handles.generation >= 0) & (stored == handles.generation)
 
 
-def _live_index(rows: jax.Array, handles: Handles) -> tuple[jax.Array, jax.Array]:
-    """Tells which handles are live, and their slots; C for those that are not."""
-    live = live_handles(rows, handles)
-    return live, jnp.where(live, handles.index, rows.shape[0])
-
-
 def update_rows(
     state: ReplayState,
     handles: Handles,
@@ -327,30 +321,29 @@ def update_rows(
       The new state.
     """
     capacity = rules.capacity
-    live, index = call(_live_index, state.rows, handles, summed=0)
-    log_base, bad = log_of_base(base_priority, rules.fallback_priority, checked=rules.checked)
     # Which of several updates a scatter keeps is undefined. So each puts its place, marked by
     # its sign, where the generation is: the least one stays, which is the last in the batch,
-    # and the generation goes back.
-    mark = -2 - jnp.arange(index.shape[0], dtype=jnp.int32)
-    marked = state.rows.at[index, 2].min(mark, mode="drop")
+    # and writes the row, generation and all.
+    mark = -2 - jnp.arange(base_priority.shape[0], dtype=jnp.int32)
+
+    def look_up(rows: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        live = live_handles(rows, handles)
+        log_base, bad = log_of_base(base_priority, rules.fallback_priority, checked=rules.checked)
+        stale = jnp.sum(~live, dtype=jnp.int32)
+        replaced = jnp.sum(bad & live, dtype=jnp.int32)
+        return jnp.where(live, handles.index, capacity), log_base, stale, replaced
 
     def settle(marked: jax.Array) -> tuple[jax.Array, jax.Array]:
-        found = read_at(marked, (jnp.minimum(index, capacity - 1), 2))
-        # Marks are below 0, so nothing is added; but the write waits for the read, without a copy.
-        return (
-            handles.generation + jnp.maximum(found, 0),
-            jnp.where(found == mark, index, capacity),
-        )
+        old = read_at(marked, jnp.minimum(index, capacity - 1))
+        birth = old[:, 1] if clock is None else jnp.full_like(index, clock)
+        row = jnp.stack([as_bits(log_base), birth, handles.generation, old[:, 3]], axis=1)
+        return row, jnp.where(old[:, 2] == mark, index, capacity)
 
-    given_back, target = call(settle, marked, summed=0)
-    rows = marked.at[index, 2].set(given_back, mode="drop")
-    rows = rows.at[target, 0].set(as_bits(log_base), mode="drop")
-    if clock is not None:
-        rows = rows.at[target, 1].set(jnp.full_like(target, clock), mode="drop")
-    state = dataclasses.replace(state, rows=rows).counted(
-        stale_updates=state.stale_updates + jnp.sum(~live, dtype=jnp.int32),
-        replaced=state.replaced + jnp.sum(bad & live, dtype=jnp.int32),
+    index, log_base, stale, replaced = call(look_up, state.rows, summed=0)
+    marked = state.rows.at[index, 2].min(mark, mode="drop")
+    row, target = call(settle, marked, summed=0)
+    state = dataclasses.replace(state, rows=marked.at[target].set(row, mode="drop")).counted(
+        stale_updates=state.stale_updates + stale, replaced=state.replaced + replaced
     )
     tree = _refreshed(state, index, births_changed=clock is not None, rules=rules, call=call)
     return dataclasses.replace(state, tree=tree)

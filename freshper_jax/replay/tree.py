@@ -161,10 +161,9 @@ def refresh_tree(
     if births_changed:
         newest = _put(newest, nodes, lower.newest)
     upper = call(sum_upper, log_mass, newest, summed=children)
-    both = jnp.concatenate([nodes, above])
     return dataclasses.replace(
         tree,
-        ends=_put(tree.ends, both, jnp.concatenate([lower.ends, upper.ends])),
+        ends=_put(_put(tree.ends, nodes, lower.ends), above, upper.ends),
         log_mass=_put(log_mass, above, upper.log_mass),
         newest=_put(newest, above, upper.newest) if births_changed else newest,
     )
