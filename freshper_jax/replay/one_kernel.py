@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import jax
+from jax._src import core  # nothing public tells whether a trace is under way
 from jax.experimental.xla_metadata import set_xla_metadata
 
 __all__ = ["Caller", "in_one_kernel", "is_alone_on_cpu", "plainly"]
@@ -75,12 +76,12 @@ def is_alone_on_cpu(*args: Any) -> bool:
     Returns:
       Whether it is, and the version of JAX is one for which `in_one_kernel` is tested.
     """
-    return _IS_TESTED and all(map(_is_on_one_cpu, jax.tree.leaves(args)))
+    return (
+        _IS_TESTED and core.trace_state_clean() and all(map(_is_on_one_cpu, jax.tree.leaves(args)))
+    )
 
 
 def _is_on_one_cpu(leaf: Any) -> bool:
-    if isinstance(leaf, jax.core.Tracer):
-        return False
     if not isinstance(leaf, jax.Array):
         return True
     devices = leaf.devices()
