@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from freshper_jax.models import make_model, preset
+from freshper_jax.models import make_model, preset, scoring
 from freshper_jax.models.scoring import score_tokens
 from tests.models import oracle
 from tests.models.common import small_config, small_model
@@ -190,23 +190,41 @@ def test_the_compiled_gradient_never_holds_all_logits_of_a_long_row():
         assert planned_bytes(function, shapes, tokens) < length * vocab_size * 4 // 4
 
 
-@pytest.mark.parametrize("keep_logits", [True, False])
-def test_kept_and_recomputed_logits_give_the_same_gradient(keep_logits):
+@pytest.mark.parametrize("cached", [13, 3 * 13, 7 * 13])
+def test_statistics_by_parts_are_those_of_the_whole(monkeypatch, cached):
+    logits = np.random.default_rng(0).normal(scale=3, size=(17, 13)).astype(np.float32)
+    targets = np.random.default_rng(1).integers(0, 13, 17, np.int32)
+    temperature = np.linspace(0.5, 2, 17, dtype=np.float32)
+    # Rows a part: 1, 3 and 7; 17 rows do not divide by the last two.
+    monkeypatch.setattr(scoring, "_CACHED_ELEMENTS", cached)
+    got = jax.jit(scoring._statistics_by_parts)(logits, targets, temperature)
+    exact = logits.astype(np.float64) / temperature[:, None]
+    normaliser = np.log(np.exp(exact).sum(-1))
+    log_probs = exact - normaliser[:, None]
+    want = (
+        log_probs[np.arange(17), targets],
+        -(np.exp(log_probs) * log_probs).sum(-1),
+        normaliser,
+    )
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_scores_have_the_gradient_of_the_temperature_too():
     model, params = small_model()
     tokens = random_tokens()
+    step = 1e-5
 
-    def gradient(score):
-        return jax.jit(jax.grad(lambda params: sum(jnp.sum(jnp.sin(x)) for x in score(params))))
+    def total(temperature):
+        return sum(x.sum() for x in model.token_log_probs(params, tokens, temperature))
 
-    def in_parts(params):
-        hidden = model.hidden_states(params, tokens)
-        unembed = model.bind(params).logits
-        return score_tokens(
-            unembed, hidden, tokens, 0.7, vocab_size=13, chunk=3, keep_logits=keep_logits
-        )
+    def exact(temperature):
+        scores = (oracle.token_log_probs(model.config, params, row, temperature) for row in tokens)
+        return sum(x.sum() for pair in scores for x in pair)
 
-    whole = gradient(lambda params: model.token_log_probs(params, tokens, 0.7))
-    chex.assert_trees_all_close(gradient(in_parts)(params), whole(params), rtol=1e-4, atol=1e-4)
+    got = jax.jit(jax.grad(total))(jnp.float32(0.7))
+    want = (exact(0.7 + step) - exact(0.7 - step)) / (2 * step)
+    assert float(got) == pytest.approx(want, rel=1e-3)
 
 
 def test_remat_trades_memory_by_name():
