@@ -17,6 +17,8 @@ _MAX_BLOCKS = 16
 # Finite, so that a query with no visible key gives a uniform mixture and not NaN.
 _MASKED = -1e30
 
+_product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+
 
 def rotary_table(
     positions: jax.Array, head_dim: int, theta: float, scaling: RopeScaling | None = None
@@ -115,17 +117,22 @@ def _causal(queries: jax.Array, keys: jax.Array, values: jax.Array, block: int) 
 
 def _causal_forward(queries, keys, values, block):
     length = keys.shape[2]
-    mixed = [
-        _mix(
-            queries[:, :, first:last],
-            keys[:, :, : visible.shape[-1]],
-            values[:, :, : visible.shape[-1]],
-            visible,
+    mixed, normalisers = [], []
+    for first, last, visible in _blocks(length, queries.shape[2] // length, block):
+        seen = visible.shape[-1]
+        scores = _scores(queries[:, :, first:last], keys[:, :, :seen], visible)
+        highest = jnp.max(scores, axis=-1, keepdims=True)
+        weights = jnp.exp(scores - highest)
+        total = jnp.sum(weights, axis=-1, keepdims=True)
+        # Divided after the product, which has fewer elements than the weights.
+        mixed.append(
+            _product("bkms,bksh->bkmh", weights.astype(values.dtype), values[:, :, :seen]) / total
         )
-        for first, last, visible in _blocks(length, queries.shape[2] // length, block)
-    ]
-    result = checkpoint_name(jnp.concatenate(mixed, axis=2).astype(queries.dtype), MIXTURE)
-    return result, (queries, keys, values, result)
+        normalisers.append(highest + jnp.log(total))
+    result = jnp.concatenate(mixed, axis=2).astype(queries.dtype)
+    normaliser = jnp.concatenate(normalisers, axis=2)
+    result, normaliser = (checkpoint_name(x, MIXTURE) for x in (result, normaliser))
+    return result, (queries, keys, values, result, normaliser)
 
 
 def _causal_backward(block, saved, gradient):
@@ -133,11 +140,10 @@ def _causal_backward(block, saved, gradient):
 
     Reference: Dao et al. 2022, https://arxiv.org/abs/2205.14135, appendix B.
     """
-    queries, keys, values, result = saved
+    queries, keys, values, result, normaliser = saved
     dtype = queries.dtype
     length = keys.shape[2]
     scale = queries.shape[-1] ** -0.5
-    product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
     # A product with ones, because XLA's sum over so short an axis is slow on CPU.
     inner = (gradient.astype(jnp.float32) * result.astype(jnp.float32)) @ jnp.ones(
         (queries.shape[-1], 1), jnp.float32
@@ -149,14 +155,14 @@ def _causal_backward(block, saved, gradient):
         seen = visible.shape[-1]
         rows = (slice(None), slice(None), slice(first, last))
         key, value = keys[:, :, :seen], values[:, :, :seen]
-        weights = _weights(queries[rows], key, visible)
-        slope = product("bkmh,bksh->bkms", gradient[rows], value)
+        weights = jnp.exp(_scores(queries[rows], key, visible) - normaliser[rows])
+        slope = _product("bkmh,bksh->bkms", gradient[rows], value)
         slope = (scale * weights * (slope - inner[rows])).astype(dtype)
-        query_parts.append(product("bkms,bksh->bkmh", slope, key))
+        query_parts.append(_product("bkms,bksh->bkmh", slope, key))
         unseen = ((0, 0), (0, 0), (0, length - seen), (0, 0))
-        key_part = product("bkms,bkmh->bksh", slope, queries[rows])
+        key_part = _product("bkms,bkmh->bksh", slope, queries[rows])
         key_gradient += jnp.pad(key_part, unseen)
-        value_part = product("bkms,bkmh->bksh", weights.astype(dtype), gradient[rows])
+        value_part = _product("bkms,bkmh->bksh", weights.astype(dtype), gradient[rows])
         value_gradient += jnp.pad(value_part, unseen)
     query_gradient = jnp.concatenate(query_parts, axis=2)
     return tuple(x.astype(dtype) for x in (query_gradient, key_gradient, value_gradient))
