@@ -1,6 +1,9 @@
 """Rotary positions and grouped-query attention, over a whole sequence or over a cache."""
 
 import functools
+import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +17,8 @@ from freshper_jax.models.rope import RopeScaling
 MIXTURE = "attention mixture"
 # Blocks are unrolled: a long sequence takes longer ones rather than more.
 _MAX_BLOCKS = 16
+# Scores that a CPU works on at a time: few enough to stay in its caches.
+_CACHED_ELEMENTS = 2**20
 # Finite, so that a query with no visible key gives a uniform mixture and not NaN.
 _MASKED = -1e30
 
@@ -109,6 +114,24 @@ def _blocks(length: int, group: int, block: int) -> list[tuple[int, int, jax.Arr
     return blocks
 
 
+def _over_rows(function: Callable[..., Any], *arrays: jax.Array) -> Any:
+    """Maps arrays [B, ...], of which the first two are queries and keys; a CPU row by row.
+
+    A CPU writes each step to memory, where the scores of all rows do not stay in its caches.
+    """
+    queries, keys = arrays[:2]
+    if math.prod(queries.shape[:3]) * keys.shape[2] <= _CACHED_ELEMENTS:
+        return function(*arrays)
+
+    def row_by_row(*arrays: jax.Array) -> Any:
+        def of_row(row: tuple[jax.Array, ...]) -> Any:
+            return jax.tree.map(lambda x: x[0], function(*(x[None] for x in row)))
+
+        return lax.map(of_row, arrays)
+
+    return lax.platform_dependent(*arrays, cpu=row_by_row, default=function)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _causal(queries: jax.Array, keys: jax.Array, values: jax.Array, block: int) -> jax.Array:
     """Causal attention of folded queries [B, K, T G, H] over keys and values [B, K, T, H]."""
@@ -116,6 +139,15 @@ def _causal(queries: jax.Array, keys: jax.Array, values: jax.Array, block: int) 
 
 
 def _causal_forward(queries, keys, values, block):
+    kept = _over_rows(functools.partial(_mix_blocks, block=block), queries, keys, values)
+    result, normaliser = (checkpoint_name(x, MIXTURE) for x in kept)
+    return result, (queries, keys, values, result, normaliser)
+
+
+def _mix_blocks(
+    queries: jax.Array, keys: jax.Array, values: jax.Array, *, block: int
+) -> tuple[jax.Array, jax.Array]:
+    """Causal attention, and the log-sum-exp of each query's scores, float32 [B, K, T G, 1]."""
     length = keys.shape[2]
     mixed, normalisers = [], []
     for first, last, visible in _blocks(length, queries.shape[2] // length, block):
@@ -130,17 +162,18 @@ def _causal_forward(queries, keys, values, block):
         )
         normalisers.append(highest + jnp.log(total))
     result = jnp.concatenate(mixed, axis=2).astype(queries.dtype)
-    normaliser = jnp.concatenate(normalisers, axis=2)
-    result, normaliser = (checkpoint_name(x, MIXTURE) for x in (result, normaliser))
-    return result, (queries, keys, values, result, normaliser)
+    return result, jnp.concatenate(normalisers, axis=2)
 
 
 def _causal_backward(block, saved, gradient):
+    return _over_rows(functools.partial(_slopes, block=block), *saved, gradient)
+
+
+def _slopes(queries, keys, values, result, normaliser, gradient, *, block):
     """Recomputes the weights of a block at a time, so that none is ever stored.
 
     Reference: Dao et al. 2022, https://arxiv.org/abs/2205.14135, appendix B.
     """
-    queries, keys, values, result, normaliser = saved
     dtype = queries.dtype
     length = keys.shape[2]
     scale = queries.shape[-1] ** -0.5
