@@ -18,7 +18,7 @@ MIXTURE = "attention mixture"
 # Blocks are unrolled: a long sequence takes longer ones rather than more.
 _MAX_BLOCKS = 16
 # Scores that a CPU works on at a time: few enough to stay in its caches.
-_CACHED_ELEMENTS = 2**20
+_CACHED_ELEMENTS = 2**21
 # Finite, so that a query with no visible key gives a uniform mixture and not NaN.
 _MASKED = -1e30
 
