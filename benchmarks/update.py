@@ -2,12 +2,14 @@
 
 Forward and backward of the training loss, the response tokens' log-probabilities weighted by
 their advantages, of one batch of tokens in float32. Ours and Hugging Face's transformers, with
-torch on the CPU, take turns with the same shapes and thread count; a time ends when the
-gradients are there, and compilation is not counted. Weights are random: they do not change the
-time. Beside it stand the rate at which this machine multiplies matrices of the sizes that the
-model needs, one by one, and the share of that rate which the whole pass reaches; products of
-attention and those computed again are not counted as work done. The memory is the peak of a
-process that makes AdamW updates and nothing else, by default in two microbatches.
+torch on the CPU, take turns with the same shapes and thread count, in each round a process of
+its own: sharing one, the side that takes its memory after the other gave some back finds pages
+that are ready. A time ends when the gradients are there; the first pass of a process, with
+compilation, is not counted. Weights are random: they do not change the time. Beside it stand the
+rate at which this machine multiplies matrices of the sizes that the model needs, one by one, and
+the share of that rate which the whole pass reaches; products of attention and those computed
+again are not counted as work done. The memory is the peak of a process that makes AdamW updates
+and nothing else, by default in two microbatches.
 
 The comparison needs torch: `pip install torch transformers`. Without it ours is measured alone.
 """
@@ -44,9 +46,11 @@ from freshper_jax.training import (
     make_update,
 )
 
-__all__ = ["judge", "main", "matrix_products", "measure_memory", "measure_speed", "tables"]
+__all__ = ["judge", "main", "matrix_products", "measure_apart", "measure_speed", "tables"]
 
 OURS, REFERENCE = "freshper", "transformers"
+PRODUCTS, MEMORY = "products", "memory"
+PASSES = 3  # timed in a process, after one that is not
 GIB = 2**30
 LOGIT_ROWS = 1024  # of a product with the vocabulary, at a time
 AT_LEAST_TO_REFERENCE = 1.0
@@ -153,55 +157,66 @@ def matrix_products(config: ModelConfig, tokens: int) -> dict[tuple[int, int, in
     return counts
 
 
+def time_passes(call: Call) -> list[float]:
+    """Times passes, in seconds, after one that compiles."""
+    return [_seconds(call) for _ in range(1 + PASSES)][1:]
+
+
+def time_products(config: ModelConfig, tokens: int) -> float:
+    """Times each product of `matrix_products`, and adds up how long all of them would take."""
+    total = 0.0
+    for sizes, count in matrix_products(config, tokens).items():
+        total += count * min(time_passes(_product(*sizes)))
+    return total
+
+
 def measure_speed(
-    config: ModelConfig, *, rows: int, length: int, rounds: int, compare: bool, console: Console
+    config: ModelConfig,
+    *,
+    rows: int,
+    length: int,
+    rounds: int,
+    compare: bool,
+    measure: Callable[[str], Any],
+    console: Console,
 ) -> dict[str, Any]:
     """Times the passes in turns, and the products that they are made of.
 
     Args:
       config: the model.
       rows, length: of the batch.
-      rounds: timed passes of each side.
+      rounds: processes of each side.
       compare: whether transformers takes part.
+      measure: see `measure_apart`.
       console: where progress shows.
 
     Returns:
       `cells`, one a side, `ratio`, ours against theirs in speed by the minimum, and `matmul`.
     """
-    batch = make_batch(config, rows, length)
-    threads = cpus()
-    calls = {OURS: our_pass(config, batch)}
-    if compare:
-        calls[REFERENCE] = their_pass(config, batch, threads)
-    products = matrix_products(config, rows * length)
-    multiply = {sizes: _product(*sizes) for sizes in products}
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    least = dict.fromkeys(products, float("inf"))
+    sides = [OURS, REFERENCE] if compare else [OURS]
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    alone = float("inf")
     with console.counting("rounds", rounds) as show:
-        for turn in range(-1, rounds):
-            names = list(calls) if turn % 2 else list(calls)[::-1]
-            for name in names:
-                taken = _seconds(calls[name])
-                if turn >= 0:
-                    seconds[name].append(taken)
-            for sizes, call in multiply.items():
-                least[sizes] = min(least[sizes], _seconds(call))
+        for turn in range(rounds):
+            for side in sides[:: -1 if turn % 2 else 1]:
+                seconds[side] += measure(side)
+            alone = min(alone, measure(PRODUCTS))
             show(turn + 1)
+    products = matrix_products(config, rows * length)
     operations = sum(2 * np.prod(sizes, dtype=float) * n for sizes, n in products.items())
-    alone = sum(count * least[sizes] for sizes, count in products.items())
     cells = [
         {
-            "implementation": name,
+            "implementation": side,
             "minimum_s": min(times),
             "median_s": statistics.median(times),
             "tokens_per_s": rows * length / min(times),
             "gflops": operations / min(times) / 1e9,
         }
-        for name, times in seconds.items()
+        for side, times in seconds.items()
     ]
     ours = min(seconds[OURS])
     return {
-        "threads": threads,
+        "threads": cpus(),
         "cells": cells,
         "ratio": min(seconds[REFERENCE]) / ours if compare else None,
         "matmul": {"gflops": operations / alone / 1e9, "share": alone / ours},
@@ -269,11 +284,23 @@ def update_memory(
     return {"resident_gib": peak * unit / GIB, "compiled_gib": planned / GIB}
 
 
-def measure_memory(flags: list[str]) -> dict[str, float]:
-    """Runs `update_memory` in a process of its own, under the given flags of this module."""
-    command = [sys.executable, "-m", "benchmarks.update", "--memory-only", *flags]
+def measure_apart(what: str, flags: list[str]) -> Any:
+    """Runs `measure_here` in a process of its own, under the given flags of this module."""
+    command = [sys.executable, "-m", "benchmarks.update", "--apart", what, *flags]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     return json.loads(done.stdout)
+
+
+def measure_here(what: str, config: ModelConfig, *, rows: int, length: int, parts: int) -> Any:
+    """Measures one of the sides' passes, the products, or the memory of an update."""
+    if what == MEMORY:
+        return update_memory(config, rows=rows, length=length, microbatches=parts)
+    if what == PRODUCTS:
+        return time_products(config, rows * length)
+    batch = make_batch(config, rows, length)
+    return time_passes(
+        our_pass(config, batch) if what == OURS else their_pass(config, batch, cpus())
+    )
 
 
 def judge(report: dict[str, Any]) -> list[dict[str, Any]]:
@@ -350,13 +377,15 @@ def main() -> None:
     parser.add_argument("--preset", choices=list(PRESETS), default="smollm2-135m")
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--length", type=int, default=512, help="tokens a row")
-    parser.add_argument("--rounds", type=int, default=5, help="timed passes of each side")
+    parser.add_argument("--rounds", type=int, default=3, help=f"of {PASSES} passes a side")
     parser.add_argument(
         "--microbatches", type=int, default=2, help="of the update whose memory is measured"
     )
     parser.add_argument("--remat", help="what the backward pass recomputes; the preset's")
     parser.add_argument("--ours-only", action="store_true", help="leave transformers out")
-    parser.add_argument("--memory-only", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--apart", choices=[OURS, REFERENCE, PRODUCTS, MEMORY], help=argparse.SUPPRESS
+    )
     options = parser.parse_args()
     if options.json is not None and not options.json.parent.is_dir():
         parser.error(f"--json: there is no folder {options.json.parent}")
@@ -372,12 +401,13 @@ def main() -> None:
         config = preset(options.preset, **changes)
     except ValueError as error:
         parser.error(str(error))
-    if options.memory_only:
-        figures = update_memory(
+    if options.apart is not None:
+        figures = measure_here(
+            options.apart,
             config,
             rows=options.rows,
             length=options.length,
-            microbatches=options.microbatches,
+            parts=options.microbatches,
         )
         print(json.dumps(figures))
         return
@@ -388,14 +418,19 @@ def main() -> None:
     flags = ["--preset", options.preset, "--remat", config.remat]
     flags += ["--rows", str(options.rows), "--length", str(options.length)]
     flags += ["--microbatches", str(options.microbatches)]
-    # First, while this process is small: a child's peak begins at that of its parent.
-    memory = measure_memory(flags)
+
+    def measure(what: str) -> Any:
+        return measure_apart(what, flags)
+
+    # This process stays small: the peak of a child begins at that of its parent.
+    memory = measure(MEMORY)
     speed = measure_speed(
         config,
         rows=options.rows,
         length=options.length,
         rounds=options.rounds,
         compare=absent is None,
+        measure=measure,
         console=Console(rich.console.Console(stderr=True)),
     )
     report: dict[str, Any] = {
