@@ -86,7 +86,9 @@ def make_prepare(
     def prepare(params: Any, reference: Any, batch: Trajectory) -> Trajectory:
         penalised = batch
         if learning.kl_coefficient > 0:
-            scores, _ = model.token_log_probs(reference, batch.tokens, batch.temperature)
+            scores, _ = model.token_log_probs(
+                reference, batch.tokens, batch.temperature, jnp.asarray(batch.response_mask)
+            )
             rewards = kl_penalty_rewards(
                 jnp.asarray(batch.rewards),
                 jnp.asarray(batch.behaviour_log_probs),

@@ -29,11 +29,12 @@ class LanguageModel:
         dtype. Rows are padded on the right, which no valid position sees; with `lengths`
         the states past a row's length are zero.
     logits: (params, hidden [..., D]) -> [..., V] float32.
-    token_log_probs: (params, tokens [B, T], temperature=1.0) -> (log_probs [B, T],
+    token_log_probs: (params, tokens [B, T], temperature=1.0, mask=None) -> (log_probs [B, T],
         entropy [B, T]), float32 in nats. Entry [b, t] is of tokens[b, t] given those before
         it, under softmax(logits / temperature); column 0 is 0. The temperature is positive,
-        a scalar or [B]. Never needs all of [B, T, V]. Raises ValueError on a temperature, not
-        yet on a device, that is not positive.
+        a scalar or [B]. A mask [B, T], bool, names the tokens to score, which spares the
+        logits of others; theirs are 0. Never needs all of [B, T, V]. Raises ValueError on a
+        temperature, not yet on a device, that is not positive.
     bind: (params) -> Decoder, the module itself, for those who drive its layers one by one.
     """
 
@@ -79,7 +80,10 @@ def model_of_decoder(
         return bind(params).logits(hidden)
 
     def token_log_probs(
-        params: Params, tokens: jax.Array, temperature: jax.Array | float = 1.0
+        params: Params,
+        tokens: jax.Array,
+        temperature: jax.Array | float = 1.0,
+        mask: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         if not isinstance(temperature, jax.Array) and not np.all(np.asarray(temperature) > 0):
             raise ValueError(f"temperature must be positive, got {temperature}")
@@ -91,6 +95,7 @@ def model_of_decoder(
             tokens,
             jnp.asarray(temperature, jnp.float32),
             vocab_size=config.vocab_size,
+            mask=mask,
         )
 
     return LanguageModel(config, init, hidden_states, logits, token_log_probs, bind)

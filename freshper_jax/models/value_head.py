@@ -23,10 +23,10 @@ class ValueModel:
     it is trained with them.
 
     policy: the LanguageModel itself, of params with a head or without.
-    token_scores: (params, tokens [B, T] int32, temperature=1.0) -> (log_probs [B, T],
+    token_scores: (params, tokens [B, T] int32, temperature=1.0, mask=None) -> (log_probs [B, T],
         entropy [B, T], values [B, T]), float32: `policy.token_log_probs` and, from the same
-        forward pass, the value of the state in which each token is chosen; column 0, which is
-        chosen in no state, is 0.
+        forward pass, the value of the state in which each token is chosen, whatever the mask;
+        column 0, which is chosen in no state, is 0.
     token_values: (params, tokens [B, T] int32) -> values [B, T] float32 alone, without logits.
     """
 
@@ -71,7 +71,10 @@ def add_value_head(model: LanguageModel, *, detached: bool = False) -> ValueMode
     policy = model_of_decoder(model.config, model.init, bind)
 
     def token_scores(
-        params: Any, tokens: jax.Array, temperature: jax.Array | float = 1.0
+        params: Any,
+        tokens: jax.Array,
+        temperature: jax.Array | float = 1.0,
+        mask: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         decoder = bind(params)
         hidden = decoder.hidden_states(tokens)
@@ -81,6 +84,7 @@ def add_value_head(model: LanguageModel, *, detached: bool = False) -> ValueMode
             tokens,
             jnp.asarray(temperature, jnp.float32),
             vocab_size=model.config.vocab_size,
+            mask=mask,
         )
         return log_probs, entropy, values_of(params, hidden)
 

@@ -37,9 +37,11 @@ class TokenLogProbs(Protocol):
     """Scores given tokens under a policy."""
 
     def __call__(
-        self, params: Params, tokens: jax.Array, temperature: jax.Array
+        self, params: Params, tokens: jax.Array, temperature: jax.Array, mask: jax.Array
     ) -> tuple[jax.Array, ...]:
         """Returns log-probabilities and entropies, both float32 `[B, T]`, nats.
+
+        Only those of the mask are read.
 
         With a critic also values, float32 `[B, T]`, each of the state in which the token is
         chosen.
@@ -48,6 +50,7 @@ class TokenLogProbs(Protocol):
             params: pytree of float arrays.
             tokens: int32 `[B, T]`.
             temperature: float32 `[B]`, that the rows were sampled at.
+            mask: bool `[B, T]`, the response tokens.
         """
 
 
@@ -119,7 +122,9 @@ def make_update(
         rows, row_weights, proximal = part
         mask = rows.response_mask
         cut = ((0, 0), (0, mask.shape[1] - width))
-        scores = token_log_probs(_whole(frozen, params), rows.tokens[:, :width], rows.temperature)
+        scores = token_log_probs(
+            _whole(frozen, params), rows.tokens[:, :width], rows.temperature, mask[:, :width]
+        )
         scores = tuple(jnp.pad(values, cut) for values in scores)
         log_probs, entropy = scores[:2]
         critic = None
@@ -271,7 +276,9 @@ def make_cloning_update(
         def part_loss(params: Params, part: tuple[jax.Array, jax.Array]):
             part_tokens, part_mask = part
             temperature = jnp.ones(part_tokens.shape[0], jnp.float32)
-            log_probs, entropy = token_log_probs(_whole(frozen, params), part_tokens, temperature)
+            log_probs, entropy = token_log_probs(
+                _whole(frozen, params), part_tokens, temperature, part_mask
+            )
 
             def reduce(values: jax.Array) -> jax.Array:
                 return aggregate(

@@ -206,6 +206,74 @@ def test_kept_and_recomputed_logits_give_the_same_gradient():
     chex.assert_trees_all_close(gradient(in_parts)(params), whole(params), rtol=1e-4, atol=1e-4)
 
 
+MASKS = {
+    "some": np.array([[0, 1, 1, 0, 0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 1, 1, 1, 1, 0, 1]], bool),
+    "all": np.array([[0] + [1] * 9] * 2, bool),
+    "none of one row": np.array([[0] * 10, [0] * 7 + [1] * 3], bool),
+    "none": np.zeros((2, 10), bool),
+    # Nothing predicts the first token, whatever the mask says.
+    "the first": np.array([[1] + [0] * 9, [1, 1] + [0] * 8], bool),
+}
+
+
+@pytest.mark.parametrize("chunk", [3, None])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
+def test_a_mask_leaves_out_the_others_and_changes_nothing_else(mask, chunk):
+    model, params = small_model()
+    tokens = random_tokens()
+    weights = np.random.default_rng(0).normal(size=(2, ROWS, LENGTH)).astype(np.float32)
+
+    def gradient(score):
+        def total(params, temperature):
+            scores = score(params, temperature)
+            return sum(jnp.sum(x * w) for x, w in zip(scores, weights, strict=True)), scores
+
+        both = jax.jit(jax.value_and_grad(total, argnums=(0, 1), has_aux=True))
+        return both(params, np.array([0.7, 1.6], np.float32))
+
+    def masked(params, temperature):
+        hidden = model.hidden_states(params, tokens)
+        unembed = model.bind(params).logits
+        return score_tokens(
+            unembed, hidden, tokens, temperature, vocab_size=13, mask=jnp.asarray(mask), chunk=chunk
+        )
+
+    def whole(params, temperature):
+        scores = model.token_log_probs(params, tokens, temperature)
+        return tuple(jnp.where(mask, x, 0.0) for x in scores)
+
+    chex.assert_trees_all_close(gradient(masked), gradient(whole), rtol=1e-4, atol=1e-4)
+
+
+def test_chunks_that_no_row_needs_are_not_computed_and_a_mask_compiles_nothing():
+    model, params = small_model()
+    tokens = random_tokens()
+    calls = []
+
+    def unembed(states):
+        jax.debug.callback(lambda: calls.append(len(states)))
+        return model.bind(params).logits(states)
+
+    @chex.assert_max_traces(n=1)
+    def slopes(hidden, mask):
+        def total(hidden):
+            scores = score_tokens(unembed, hidden, tokens, 1.0, vocab_size=13, mask=mask, chunk=2)
+            return scores[0].sum()
+
+        return jax.grad(total)(hidden)
+
+    slopes = jax.jit(slopes)
+    hidden = jax.jit(model.hidden_states)(params, tokens)
+    chunks = []
+    for mask in MASKS.values():
+        calls.clear()
+        slopes(hidden, mask).block_until_ready()
+        jax.effects_barrier()
+        chunks.append(len(calls))
+    # Twice each, as the backward pass computes it again: of 5, 9, 3, 0 and 1 tokens in a row.
+    assert chunks == [2 * 3, 2 * 5, 2 * 2, 0, 2 * 1]
+
+
 @pytest.mark.parametrize("cached", [13, 3 * 13, 7 * 13])
 def test_statistics_by_parts_are_those_of_the_whole(monkeypatch, cached):
     logits = np.random.default_rng(0).normal(scale=3, size=(17, 13)).astype(np.float32)

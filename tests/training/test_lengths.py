@@ -52,9 +52,9 @@ def test_what_is_cut_off_changes_nothing(aggregation, get_key):
 def test_no_more_is_scored_than_the_responses_need(get_key):
     seen = []
 
-    def score(params, tokens, temperature):
+    def score(params, tokens, temperature, mask):
         jax.debug.callback(lambda width=tokens.shape[1]: seen.append(width))
-        return toy.token_log_probs(params, tokens, temperature)
+        return toy.token_log_probs(params, tokens, temperature, mask)
 
     update = make_update(score, OPTIMIZER, microbatches=4, widths=(2, 4))
     ordered = in_length_order(update, 4, lambda batch: batch)

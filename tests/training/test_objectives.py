@@ -45,7 +45,7 @@ def init_params(key):
     return {**toy.init_params(key), "worth": worth}
 
 
-def token_scores(params, tokens, temperature):
+def token_scores(params, tokens, temperature, mask=None):
     """The value of the state before a token is what its predecessor is worth."""
     values = jnp.pad(params["worth"][tokens[:, :-1]], ((0, 0), (1, 0)))
     return (*toy.token_log_probs(params, tokens, temperature), values)

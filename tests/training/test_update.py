@@ -160,9 +160,9 @@ def test_a_non_finite_gradient_is_skipped_and_counted(poison, get_key):
 
 
 def test_a_finite_loss_with_a_non_finite_gradient_is_skipped(get_key):
-    def score(params, tokens, temperature):
+    def score(params, tokens, temperature, mask):
         # The root adds 0, but its slope at 0 is infinite.
-        log_probs, entropy = toy.token_log_probs(params, tokens, temperature)
+        log_probs, entropy = toy.token_log_probs(params, tokens, temperature, mask)
         return log_probs + jnp.sqrt(params["bias"][0]), entropy
 
     state, rows = start(get_key()), toy.random_rows(get_key())
@@ -238,13 +238,26 @@ def test_a_mesh_gives_the_result_of_one_device(replayed, microbatches, get_key):
     chex.assert_trees_all_close(single, sharded, rtol=1e-5, atol=1e-6)
 
 
+def test_only_the_scores_of_responses_matter(get_key):
+    def score(params, tokens, temperature, mask):
+        scores = toy.token_log_probs(params, tokens, temperature)
+        wrong = 100.0 * params["bias"][0] - 7.0
+        return tuple(jnp.where(mask, values, wrong) for values in scores)
+
+    state, rows = start(get_key()), toy.random_rows(get_key())
+    weights = jax.random.uniform(get_key(), (toy.ROWS,))
+    want = shared_update()(toy.copy(state), rows, weights)
+    got = make_update(score, OPTIMIZER, loss=LOSS)(state, rows, weights)
+    chex.assert_trees_all_close(got, want, rtol=1e-5, atol=1e-6)
+
+
 def test_low_precision_parameters_keep_their_dtype(get_key):
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), toy.init_params(get_key()))
     state, rows = init_train_state(params, OPTIMIZER), toy.random_rows(get_key())
 
-    def score(params, tokens, temperature):
+    def score(params, tokens, temperature, mask):
         wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
-        return toy.token_log_probs(wide, tokens, temperature)
+        return toy.token_log_probs(wide, tokens, temperature, mask)
 
     update = make_update(score, OPTIMIZER, loss=LOSS, microbatches=2)
     before = jax.tree.map(np.asarray, state.params)
@@ -314,9 +327,9 @@ def test_microbatches_hold_the_activations_of_one_part_only(get_key):
 
 
 def test_what_is_frozen_is_scored_with_and_stays_as_it_is(get_key):
-    def score(params, tokens, temperature):
+    def score(params, tokens, temperature, mask):
         frozen, trained = params
-        return toy.token_log_probs({**frozen, **trained}, tokens, temperature)
+        return toy.token_log_probs({**frozen, **trained}, tokens, temperature, mask)
 
     params = toy.init_params(get_key())
     frozen, trained = {"table": params["table"]}, {"bias": params["bias"]}

@@ -27,7 +27,7 @@ def init_params(key):
     }
 
 
-def token_log_probs(params, tokens, temperature):
+def token_log_probs(params, tokens, temperature, mask=None):
     logits = params["table"][tokens[:, :-1]] + params["bias"][None, None, :]
     log_probs = jax.nn.log_softmax(logits / temperature[:, None, None])
     chosen = jnp.take_along_axis(log_probs, tokens[:, 1:, None], axis=-1)[..., 0]
