@@ -6,11 +6,13 @@ from jax.sharding import AxisType, PartitionSpec
 
 from freshper_jax.models import (
     PartitionRules,
+    attention,
     make_mesh,
     make_model,
     param_partitions,
     param_shardings,
     row_sharding,
+    scoring,
 )
 from tests.models.common import small_config, small_model
 
@@ -54,14 +56,20 @@ def test_a_parameter_without_a_rule_is_an_error():
         param_partitions(make_mesh(), {"head": {"w": np.zeros(3)}}, rules=rules)
 
 
-def test_sharded_scores_and_gradients_equal_those_of_one_device():
+@pytest.mark.parametrize("parts", [False, True], ids=["at once", "in parts"])
+def test_sharded_scores_and_gradients_equal_those_of_one_device(monkeypatch, parts):
+    if parts:  # attention row by row, and the scores of a mask in chunks of two positions
+        monkeypatch.setattr(attention, "_CACHED_ELEMENTS", 0)
+        monkeypatch.setattr(scoring, "_CHUNK_ELEMENTS", 2 * 4 * 13)
     model, params = small_model(num_key_value_heads=1)
-    tokens = np.random.default_rng(0).integers(13, size=(4, 10), dtype=np.int32)
+    generator = np.random.default_rng(0)
+    tokens = generator.integers(13, size=(4, 10), dtype=np.int32)
+    mask = generator.random((4, 10)) < 0.4 if parts else None
 
     @jax.jit
     def objective(params, tokens):
         def total(params):
-            log_probs, entropy = model.token_log_probs(params, tokens)
+            log_probs, entropy = model.token_log_probs(params, tokens, 1.0, mask)
             return log_probs.sum(), (log_probs, entropy)
 
         return jax.grad(total, has_aux=True)(params)
