@@ -17,7 +17,7 @@ from freshper_jax.models.rope import RopeScaling
 MIXTURE = "attention mixture"
 # Blocks are unrolled: a long sequence takes longer ones rather than more.
 _MAX_BLOCKS = 16
-# Scores that a CPU works on at a time: few enough to stay in its caches.
+# Scores of all rows that a CPU works on at once: as many as stay in its caches.
 _CACHED_ELEMENTS = 2**21
 # Finite, so that a query with no visible key gives a uniform mixture and not NaN.
 _MASKED = -1e30
@@ -86,19 +86,14 @@ def _scores(queries: jax.Array, keys: jax.Array, visible: jax.Array) -> jax.Arra
     `visible` is bool [B, M, S] or [1, M, S]; what is not gets a score of no weight.
     """
     scale = queries.shape[-1] ** -0.5
-    scores = jnp.einsum("bkmh,bksh->bkms", queries, keys, preferred_element_type=jnp.float32)
+    scores = _product("bkmh,bksh->bkms", queries, keys)
     return jnp.where(visible[:, None], scores * scale, _MASKED)
-
-
-def _weights(queries: jax.Array, keys: jax.Array, visible: jax.Array) -> jax.Array:
-    """Softmax of `_scores` over the keys, float32 [B, K, M, S]."""
-    return jax.nn.softmax(_scores(queries, keys, visible), axis=-1)
 
 
 def _mix(queries: jax.Array, keys: jax.Array, values: jax.Array, visible: jax.Array) -> jax.Array:
     """Attention of queries [B, K, M, H] over keys and values [B, K, S, H], float32 [B, K, M, H]."""
-    weights = _weights(queries, keys, visible).astype(values.dtype)
-    return jnp.einsum("bkms,bksh->bkmh", weights, values, preferred_element_type=jnp.float32)
+    weights = jax.nn.softmax(_scores(queries, keys, visible), axis=-1)
+    return _product("bkms,bksh->bkmh", weights.astype(values.dtype), values)
 
 
 def _blocks(length: int, group: int, block: int) -> list[tuple[int, int, jax.Array]]:
@@ -118,6 +113,7 @@ def _over_rows(function: Callable[..., Any], *arrays: jax.Array) -> Any:
     """Maps arrays [B, ...], of which the first two are queries and keys; a CPU row by row.
 
     A CPU writes each step to memory, where the scores of all rows do not stay in its caches.
+    Where rows lie on several CPU devices, each of them then works off all.
     """
     queries, keys = arrays[:2]
     if math.prod(queries.shape[:3]) * keys.shape[2] <= _CACHED_ELEMENTS:

@@ -179,6 +179,13 @@ class DecoderLayer(nnx.Module):
         return x + self.feed_forward(self.feed_forward_norm(x)), extra
 
 
+def unembed(kernel: jax.Array, hidden: jax.Array, *, tied: bool) -> jax.Array:
+    """Maps [..., D] to logits [..., V] float32 by a kernel [D, V], or, tied, [V, D]."""
+    equation = "...d,vd->...v" if tied else "...d,dv->...v"
+    kernel = kernel.astype(hidden.dtype)
+    return jnp.einsum(equation, hidden, kernel, preferred_element_type=jnp.float32)
+
+
 class Decoder(nnx.Module):
     """A causal language model.
 
@@ -249,9 +256,8 @@ class Decoder(nnx.Module):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Unembeds [..., D] to [..., V] float32."""
-        if self.unembedding is None:
-            equation, kernel = "...d,vd->...v", self.embedding[...]
-        else:
-            equation, kernel = "...d,dv->...v", self.unembedding[...]
-        kernel = kernel.astype(hidden.dtype)
-        return jnp.einsum(equation, hidden, kernel, preferred_element_type=jnp.float32)
+        return unembed(self.unembedding_kernel(), hidden, tied=self.unembedding is None)
+
+    def unembedding_kernel(self) -> jax.Array:
+        """Returns the kernel of `unembed`: [V, D] where it is the embedding, else [D, V]."""
+        return (self.embedding if self.unembedding is None else self.unembedding)[...]

@@ -1,6 +1,7 @@
 """A language model as a frozen record of pure functions of its parameters."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from flax import nnx
 
 from freshper_jax.models.config import ModelConfig
-from freshper_jax.models.decoder import Decoder
+from freshper_jax.models.decoder import Decoder, unembed
 from freshper_jax.models.scoring import score_tokens
 
 Params = dict[str, Any]
@@ -32,9 +33,10 @@ class LanguageModel:
     token_log_probs: (params, tokens [B, T], temperature=1.0, mask=None) -> (log_probs [B, T],
         entropy [B, T]), float32 in nats. Entry [b, t] is of tokens[b, t] given those before
         it, under softmax(logits / temperature); column 0 is 0. The temperature is positive,
-        a scalar or [B]. A mask [B, T], bool, names the tokens to score, which spares the
-        logits of others; theirs are 0. Never needs all of [B, T, V]. Raises ValueError on a
-        temperature, not yet on a device, that is not positive.
+        a scalar or [B]. A mask [B, T], bool, names the tokens to score; others get 0, and
+        where logits are large most of theirs are never computed. Never needs all of [B, T, V]
+        where that is large. Raises ValueError on a temperature, not yet on a device, that is
+        not positive, and on a mask of another shape.
     bind: (params) -> Decoder, the module itself, for those who drive its layers one by one.
     """
 
@@ -90,7 +92,8 @@ def model_of_decoder(
         decoder = bind(params)
         hidden = decoder.hidden_states(tokens)
         return score_tokens(
-            decoder.logits,
+            functools.partial(unembed, tied=config.tie_word_embeddings),
+            decoder.unembedding_kernel(),
             hidden,
             tokens,
             jnp.asarray(temperature, jnp.float32),

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +15,8 @@ _CHUNK_ELEMENTS = 2**24
 # Logits that a CPU takes statistics of at a time: few enough to stay in its caches.
 _CACHED_ELEMENTS = 2**21
 
-# Logits [M, V] of states [M, D] and of what else they depend on.
-Unembed = Callable[..., jax.Array]
+# (kernel, a pytree of float arrays, states [M, D]) -> logits [M, V] float32
+Unembed = Callable[[Any, jax.Array], jax.Array]
 
 
 def _chosen(logits: jax.Array, targets: jax.Array) -> jax.Array:
@@ -100,7 +101,7 @@ _score.defvjp(_score_forward, _score_backward)
 def _score_chunks(
     unembed: Unembed,
     chunk: int,
-    consts: list[jax.Array],
+    kernel: Any,
     hidden: jax.Array,
     targets: jax.Array,
     temperature: jax.Array,
@@ -109,9 +110,9 @@ def _score_chunks(
     """Scores the first `count` columns of [B, T], rounded up to chunks; those behind are 0.
 
     Args:
-      unembed: maps states [M, D] and `consts` to logits [M, V] float32.
+      unembed: see `score_tokens`.
       chunk: columns at a time; divides T.
-      consts: arrays that `unembed` has gradients of.
+      kernel: see `score_tokens`.
       hidden: [B, T, D].
       targets: [B, T] int32.
       temperature: [B].
@@ -120,7 +121,7 @@ def _score_chunks(
     Returns:
       log_probs and entropy, [B, T] float32.
     """
-    arguments = (consts, hidden, targets, temperature, count)
+    arguments = (kernel, hidden, targets, temperature, count)
     return _score_chunks_forward(unembed, chunk, *arguments)[0]
 
 
@@ -136,11 +137,11 @@ def _set_columns(x: jax.Array, part: jax.Array, index: jax.Array, chunk: int) ->
     return lax.dynamic_update_slice_in_dim(x, part, index * chunk, axis=1)
 
 
-def _score_chunks_forward(unembed, chunk, consts, hidden, targets, temperature, count):
+def _score_chunks_forward(unembed, chunk, kernel, hidden, targets, temperature, count):
     repeated = jnp.repeat(temperature, chunk)
 
     def step(index, done):
-        logits = unembed(_columns(hidden, index, chunk), *consts)
+        logits = unembed(kernel, _columns(hidden, index, chunk))
         parts = _platform_statistics(logits, _columns(targets, index, chunk), repeated)
         return tuple(_set_columns(*pair, index, chunk) for pair in zip(done, parts, strict=True))
 
@@ -148,43 +149,46 @@ def _score_chunks_forward(unembed, chunk, consts, hidden, targets, temperature, 
     log_probs, entropy, normaliser = lax.fori_loop(
         0, -(-count // chunk), step, (blank, blank, blank)
     )
-    saved = (consts, hidden, targets, temperature, count, normaliser, entropy)
+    saved = (kernel, hidden, targets, temperature, count, normaliser, entropy)
     return (log_probs, entropy), saved
 
 
 def _score_chunks_backward(unembed, chunk, saved, gradients):
-    consts, hidden, targets, temperature, count, normaliser, entropy = saved
+    kernel, hidden, targets, temperature, count, normaliser, entropy = saved
     repeated = jnp.repeat(temperature, chunk)
 
     def step(index, done):
-        const_slopes, hidden_slope, temperature_slope = done
+        kernel_slope, hidden_slope, temperature_slope = done
         columns = functools.partial(_columns, index=index, chunk=chunk)
-        logits, pull = jax.vjp(unembed, columns(hidden), *consts)
+        logits, pull = jax.vjp(unembed, kernel, columns(hidden))
         kept = (logits, columns(targets), repeated, columns(normaliser), columns(entropy))
         slope, _, by_temperature = _score_backward(kept, tuple(map(columns, gradients)))
-        state_slope, *more = pull(slope)
+        more, state_slope = pull(slope)
         return (
-            [total + part for total, part in zip(const_slopes, more, strict=True)],
+            jax.tree.map(lambda total, x: total + x.astype(jnp.float32), kernel_slope, more),
             _set_columns(hidden_slope, state_slope, index, chunk),
             temperature_slope + jnp.sum(by_temperature.reshape(-1, chunk), axis=1),
         )
 
     zeros = (
-        [jnp.zeros_like(x) for x in consts],
+        # In float32, as a sum of many chunks.
+        jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), kernel),
         jnp.zeros_like(hidden),
         jnp.zeros_like(temperature),
     )
-    const_slopes, hidden_slope, temperature_slope = lax.fori_loop(
+    kernel_slope, hidden_slope, temperature_slope = lax.fori_loop(
         0, -(-count // chunk), step, zeros
     )
-    return const_slopes, hidden_slope, None, temperature_slope, None
+    kernel_slope = jax.tree.map(lambda slope, x: slope.astype(x.dtype), kernel_slope, kernel)
+    return kernel_slope, hidden_slope, None, temperature_slope, None
 
 
 _score_chunks.defvjp(_score_chunks_forward, _score_chunks_backward)
 
 
 def score_tokens(
-    unembed: Callable[[jax.Array], jax.Array],
+    unembed: Unembed,
+    kernel: Any,
     hidden: jax.Array,
     tokens: jax.Array,
     temperature: jax.Array | float,
@@ -196,13 +200,15 @@ def score_tokens(
     """Scores each token under the softmax of its predecessor's logits over the temperature.
 
     Args:
-      unembed: maps hidden states [..., D] to logits [..., V] float32.
+      unembed: maps the kernel and hidden states [M, D] to logits [M, V] float32.
+      kernel: pytree of float arrays, all that the logits depend on beside the states.
       hidden: [B, T, D], the states after each token.
       tokens: [B, T] int32.
       temperature: positive scalar, or [B] float32 for one a row.
       vocab_size: V, from which the chunk follows.
       mask: [B, T] bool, the tokens to score; by default all. Where logits are worked off in
-          chunks, there are only as many as the row with the most tokens to score needs.
+          chunks, there are only as many as the row with the most tokens to score needs; as
+          they are computed twice, that pays where it has less than about three quarters of T.
       chunk: positions at a time, whose logits the backward pass computes again unless they are
           all; by default all where their logits take at most 1 GiB, or 64 MiB with a mask, else
           as many as keep the logits under 64 MiB.
@@ -210,8 +216,15 @@ def score_tokens(
     Returns:
       log_probs [B, T] and entropy [B, T] float32, in nats; column 0, which nothing predicts,
       is 0 in both, and so is what the mask leaves out. Reverse-mode derivatives only.
+
+    Raises:
+      ValueError: the mask has another shape than the tokens.
     """
     rows, length = tokens.shape
+    if mask is not None:
+        if mask.shape != tokens.shape:
+            raise ValueError(f"mask must be [B, T] = {tokens.shape} like tokens, got {mask.shape}")
+        mask = jnp.asarray(mask, bool)
     temperature = jnp.broadcast_to(jnp.asarray(temperature, jnp.float32), (rows,))
     # The state after token t predicts token t + 1; the last predicts nothing.
     targets = jnp.roll(tokens, -1, axis=1)
@@ -220,11 +233,11 @@ def score_tokens(
         all_fit = rows * length * vocab_size <= kept
         chunk = length if all_fit else max(1, _CHUNK_ELEMENTS // (rows * vocab_size))
     if chunk >= length:
-        logits = unembed(hidden.reshape(rows * length, -1))
+        logits = unembed(kernel, hidden.reshape(rows * length, -1))
         flat = _score(logits, targets.reshape(-1), jnp.repeat(temperature, length))
         scores = [x.reshape(rows, length) for x in flat]
     else:
-        scores = _score_in_chunks(unembed, hidden, targets, temperature, mask, chunk)
+        scores = _score_in_chunks(unembed, kernel, hidden, targets, temperature, mask, chunk)
     log_probs, entropy = (jnp.pad(x[:, : length - 1], ((0, 0), (1, 0))) for x in scores)
     if mask is None:
         return log_probs, entropy
@@ -232,7 +245,8 @@ def score_tokens(
 
 
 def _score_in_chunks(
-    unembed: Callable[[jax.Array], jax.Array],
+    unembed: Unembed,
+    kernel: Any,
     hidden: jax.Array,
     targets: jax.Array,
     temperature: jax.Array,
@@ -240,26 +254,22 @@ def _score_in_chunks(
     chunk: int,
 ) -> list[jax.Array]:
     """Scores [B, T] a chunk at a time, what the mask wants in front of what it does not."""
-    rows, length = targets.shape
+    length = targets.shape[1]
+    # Evenly long, so that as little as possible is padding.
+    chunk = -(-length // -(-length // chunk))
     order = None
     count = jnp.int32(length)
-    if mask is None:
-        # Evenly long, so that as little as possible is padding.
-        chunk = -(-length // -(-length // chunk))
-    else:
+    take = functools.partial(jnp.take_along_axis, axis=1, mode="promise_in_bounds")
+    if mask is not None:
         wanted = jnp.pad(mask[:, 1:], ((0, 0), (0, 1)))
         order = jnp.argsort(~wanted, axis=1, stable=True)
-        hidden = jnp.take_along_axis(hidden, order[:, :, None], axis=1)
-        targets = jnp.take_along_axis(targets, order, axis=1)
+        hidden, targets = take(hidden, order[:, :, None]), take(targets, order)
         count = jnp.max(jnp.sum(wanted, axis=1, dtype=jnp.int32))
     padding = ((0, 0), (0, -length % chunk))
     hidden, targets = jnp.pad(hidden, (*padding, (0, 0))), jnp.pad(targets, padding)
-    states = jnp.zeros((rows * chunk, hidden.shape[-1]), hidden.dtype)
-    # A custom derivative needs what `unembed` closes over as arguments.
-    converted, consts = jax.closure_convert(unembed, states)
-    padded = _score_chunks(converted, chunk, consts, hidden, targets, temperature, count)
+    padded = _score_chunks(unembed, chunk, kernel, hidden, targets, temperature, count)
     scores = [x[:, :length] for x in padded]
     if order is None:
         return scores
     place = jnp.argsort(order, axis=1)
-    return [jnp.take_along_axis(x, place, axis=1) for x in scores]
+    return [take(x, place) for x in scores]

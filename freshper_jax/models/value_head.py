@@ -1,6 +1,7 @@
 """A value head: one linear map of the decoder's last hidden states, beside the logits."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from freshper_jax.models.config import ModelConfig
-from freshper_jax.models.decoder import Decoder
+from freshper_jax.models.decoder import Decoder, unembed
 from freshper_jax.models.language_model import LanguageModel, model_of_decoder
 from freshper_jax.models.scoring import score_tokens
 
@@ -79,7 +80,8 @@ def add_value_head(model: LanguageModel, *, detached: bool = False) -> ValueMode
         decoder = bind(params)
         hidden = decoder.hidden_states(tokens)
         log_probs, entropy = score_tokens(
-            decoder.logits,
+            functools.partial(unembed, tied=model.config.tie_word_embeddings),
+            decoder.unembedding_kernel(),
             hidden,
             tokens,
             jnp.asarray(temperature, jnp.float32),

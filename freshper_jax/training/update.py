@@ -41,7 +41,7 @@ class TokenLogProbs(Protocol):
     ) -> tuple[jax.Array, ...]:
         """Returns log-probabilities and entropies, both float32 `[B, T]`, nats.
 
-        Only those of the mask are read.
+        Of both only those of the mask are read.
 
         With a critic also values, float32 `[B, T]`, each of the state in which the token is
         chosen.

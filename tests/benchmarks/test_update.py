@@ -22,7 +22,7 @@ def test_ours_alone(capsys, monkeypatch, tmp_path):
     report = json.loads(path.read_text())
     assert [cell["implementation"] for cell in report["cells"]] == [
         "freshper",
-        "freshper, responses only",
+        "freshper-responses",
     ]
     assert report["cells"][0]["minimum_s"] > 0
     assert report["ratio"] is None

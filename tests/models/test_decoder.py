@@ -1,4 +1,6 @@
 import functools
+import gc
+import weakref
 
 import chex
 import jax
@@ -7,11 +9,13 @@ import numpy as np
 import pytest
 
 from freshper_jax.models import make_model, preset, scoring
+from freshper_jax.models.decoder import unembed
 from freshper_jax.models.scoring import score_tokens
 from tests.models import oracle
 from tests.models.common import small_config, small_model
 
 ROWS, LENGTH = 2, 10
+unembed_tied = functools.partial(unembed, tied=True)
 SHAPES = {
     "grouped, tied, bias": {},
     "one key head a query head": {"num_key_value_heads": 4},
@@ -125,7 +129,8 @@ def test_scores_and_gradients_do_not_depend_on_the_chunk(chunk):
     @functools.partial(jax.value_and_grad, has_aux=True)
     def objective(params, chunk):
         scores = score_tokens(
-            model.bind(params).logits,
+            unembed_tied,
+            params["embedding"],
             model.hidden_states(params, tokens),
             tokens,
             1.0,
@@ -199,11 +204,59 @@ def test_kept_and_recomputed_logits_give_the_same_gradient():
 
     def in_parts(params):
         hidden = model.hidden_states(params, tokens)
-        unembed = model.bind(params).logits
-        return score_tokens(unembed, hidden, tokens, 0.7, vocab_size=13, chunk=3)
+        kernel = params["embedding"]
+        return score_tokens(unembed_tied, kernel, hidden, tokens, 0.7, vocab_size=13, chunk=3)
 
     whole = gradient(lambda params: model.token_log_probs(params, tokens, 0.7))
     chex.assert_trees_all_close(gradient(in_parts)(params), whole(params), rtol=1e-4, atol=1e-4)
+
+
+def test_chunks_of_bfloat16_kernels_add_up_in_float32():
+    """Products in float32, so that only the sum over chunks could lose anything."""
+    generator = np.random.default_rng(0)
+    hidden = jnp.asarray(generator.normal(size=(2, 256, 8)), jnp.float32)
+    kernel = jnp.asarray(generator.normal(size=(13, 8)), jnp.bfloat16)
+    tokens = random_tokens(length=256)
+
+    def slope(chunk):
+        def total(kernel):
+            scores = score_tokens(
+                unembed_tied, kernel, hidden, tokens, 1.0, vocab_size=13, chunk=chunk
+            )
+            return scores[0].sum()
+
+        return jax.jit(jax.grad(total))(kernel).astype(jnp.float32)
+
+    whole = slope(None)
+    # Each chunk's own slope is rounded to 8 bits, and errors of 128 chunks average out.
+    error = jnp.linalg.norm(slope(2) - whole) / jnp.linalg.norm(whole)
+    assert error < 0.004
+
+
+def test_a_mask_of_another_shape_is_an_error():
+    model, params = small_model()
+    with pytest.raises(
+        ValueError, match=r"mask must be \[B, T\] = \(2, 10\) like tokens, got \(2, 1"
+    ):
+        model.token_log_probs(params, random_tokens(), 1.0, np.ones((2, 1), bool))
+
+
+def test_scored_parameters_are_let_go():
+    model, _ = small_model()
+    params = jax.jit(model.init)(jax.random.key(1))
+    kept = weakref.ref(params["embedding"])
+    score_tokens(
+        unembed_tied,
+        params["embedding"],
+        model.hidden_states(params, random_tokens()),
+        random_tokens(),
+        1.0,
+        vocab_size=13,
+        chunk=3,
+    )
+    del params
+    gc.collect()
+    assert kept() is None
 
 
 MASKS = {
@@ -233,10 +286,8 @@ def test_a_mask_leaves_out_the_others_and_changes_nothing_else(mask, chunk):
 
     def masked(params, temperature):
         hidden = model.hidden_states(params, tokens)
-        unembed = model.bind(params).logits
-        return score_tokens(
-            unembed, hidden, tokens, temperature, vocab_size=13, mask=jnp.asarray(mask), chunk=chunk
-        )
+        kernel, options = params["embedding"], {"vocab_size": 13, "mask": mask, "chunk": chunk}
+        return score_tokens(unembed_tied, kernel, hidden, tokens, temperature, **options)
 
     def whole(params, temperature):
         scores = model.token_log_probs(params, tokens, temperature)
@@ -250,15 +301,15 @@ def test_chunks_that_no_row_needs_are_not_computed_and_a_mask_compiles_nothing()
     tokens = random_tokens()
     calls = []
 
-    def unembed(states):
+    def unembed(kernel, states):
         jax.debug.callback(lambda: calls.append(len(states)))
-        return model.bind(params).logits(states)
+        return unembed_tied(kernel, states)
 
     @chex.assert_max_traces(n=1)
     def slopes(hidden, mask):
         def total(hidden):
-            scores = score_tokens(unembed, hidden, tokens, 1.0, vocab_size=13, mask=mask, chunk=2)
-            return scores[0].sum()
+            kernel, options = params["embedding"], {"vocab_size": 13, "mask": mask, "chunk": 2}
+            return score_tokens(unembed, kernel, hidden, tokens, 1.0, **options)[0].sum()
 
         return jax.grad(total)(hidden)
 

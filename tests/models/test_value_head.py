@@ -44,6 +44,17 @@ def test_scores_are_the_model_s_and_values_are_of_the_state_before_each_token(he
     np.testing.assert_allclose(alone, values, rtol=1e-5, atol=1e-6)
 
 
+def test_a_mask_leaves_out_scores_and_no_values(headed):
+    critic, params = headed
+    mask = np.random.default_rng(1).random(TOKENS.shape) < 0.4
+    score = jax.jit(critic.token_scores)
+    *scores, values = score(params, TOKENS, 1.0, mask)
+    *all_scores, all_values = score(params, TOKENS, 1.0)
+    for got, want in zip(scores, all_scores, strict=True):
+        np.testing.assert_allclose(got, np.where(mask, want, 0.0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(values, all_values, rtol=1e-5, atol=1e-6)
+
+
 def test_a_new_head_values_everything_nothing(headed):
     critic, params = headed
     head = init_value_head(critic.policy.config)

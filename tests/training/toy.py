@@ -32,7 +32,8 @@ def token_log_probs(params, tokens, temperature, mask=None):
     log_probs = jax.nn.log_softmax(logits / temperature[:, None, None])
     chosen = jnp.take_along_axis(log_probs, tokens[:, 1:, None], axis=-1)[..., 0]
     entropy = -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
-    return tuple(jnp.pad(values, ((0, 0), (1, 0))) for values in (chosen, entropy))
+    scores = tuple(jnp.pad(values, ((0, 0), (1, 0))) for values in (chosen, entropy))
+    return scores if mask is None else tuple(jnp.where(mask, values, 0.0) for values in scores)
 
 
 def random_rows(key, rows=ROWS):
