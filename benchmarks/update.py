@@ -5,12 +5,18 @@ their advantages, of one batch of tokens in float32. Ours and Hugging Face's tra
 torch on the CPU, take turns with the same shapes and thread count, in each round a process of
 its own: sharing one, the side that takes its memory after the other gave some back finds pages
 that are ready. A time ends when the gradients are there; the first pass of a process, with
-compilation, is not counted. Weights are random: they do not change the time. Both sides score all
-tokens; a third line shows ours as updates call it, told to score responses only, which are half
-of the tokens here. Beside it stand the rate at which this machine multiplies matrices of the
-sizes that the model needs, one by one, and the share of that rate which the whole pass reaches;
-products of attention and those computed again are not counted as work done. The memory is the
-peak of a process that makes AdamW updates and nothing else, by default in two microbatches.
+compilation, is not counted. Weights are random: they do not change the time.
+
+- freshper: as `make_update` calls the model, which then scores responses only, half of the
+  tokens here.
+- transformers: as one writes it there, with the logits of all tokens.
+- freshper-all, transformers-responses: each side doing what the other does, so that like can be
+  held against like. transformers needs its head called by hand for that.
+
+Beside them stand the rate at which this machine multiplies matrices of the sizes that the model
+needs, one by one, and the share of that rate which our pass over all tokens reaches; products of
+attention and those computed again are not counted as work done. The memory is the peak of a
+process that makes AdamW updates and nothing else, by default in two microbatches.
 
 The comparison needs torch: `pip install torch transformers`. Without it ours is measured alone.
 """
@@ -50,7 +56,7 @@ from freshper_jax.training import (
 __all__ = ["judge", "main", "matrix_products", "measure_apart", "measure_speed", "tables"]
 
 OURS, REFERENCE = "freshper", "transformers"
-RESPONSES = "freshper-responses"
+OURS_ALL, REFERENCE_RESPONSES = "freshper-all", "transformers-responses"
 PRODUCTS, MEMORY = "products", "memory"
 PASSES = 3  # timed in a process, after one that is not
 GIB = 2**30
@@ -88,7 +94,7 @@ def make_batch(config: ModelConfig, rows: int, length: int) -> Batch:
     )
 
 
-def our_pass(config: ModelConfig, batch: Batch, *, responses_only: bool = False) -> Call:
+def our_pass(config: ModelConfig, batch: Batch, *, responses_only: bool) -> Call:
     """Makes our forward and backward pass, which compiles at its first call."""
     model = make_model(config)
     params = jax.jit(model.init)(jax.random.key(0))
@@ -108,8 +114,8 @@ def our_pass(config: ModelConfig, batch: Batch, *, responses_only: bool = False)
     return call
 
 
-def their_pass(config: ModelConfig, batch: Batch, threads: int) -> Call:
-    """Makes the same pass in transformers, as one would write it there."""
+def their_pass(config: ModelConfig, batch: Batch, threads: int, *, responses_only: bool) -> Call:
+    """Makes the same pass in transformers, as one would write it there or by hand."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -122,14 +128,25 @@ def their_pass(config: ModelConfig, batch: Batch, threads: int) -> Call:
     mask = torch.from_numpy(batch.response_mask)
     advantages = torch.from_numpy(batch.advantages)
 
-    def call() -> None:
+    def score(logits: Any, chosen: Any) -> Any:
+        return torch.log_softmax(logits, dim=-1).gather(-1, chosen[..., None])[..., 0]
+
+    def plain() -> None:
         model.zero_grad(set_to_none=True)
         logits = model(input_ids=tokens, use_cache=False).logits[:, :-1]
-        log_probs = torch.log_softmax(logits, dim=-1).gather(-1, tokens[:, 1:, None])[..., 0]
+        log_probs = score(logits, tokens[:, 1:])
         gain = torch.where(mask[:, 1:], advantages[:, 1:] * log_probs, 0.0)
         (-gain.sum() / mask.sum()).backward()
 
-    return call
+    def by_hand() -> None:
+        model.zero_grad(set_to_none=True)
+        hidden = model.model(input_ids=tokens, use_cache=False).last_hidden_state[:, :-1]
+        responses = mask[:, 1:]
+        log_probs = score(model.lm_head(hidden[responses]), tokens[:, 1:][responses])
+        gain = advantages[:, 1:][responses] * log_probs
+        (-gain.sum() / mask.sum()).backward()
+
+    return by_hand if responses_only else plain
 
 
 def matrix_products(config: ModelConfig, tokens: int) -> dict[tuple[int, int, int], float]:
@@ -194,9 +211,10 @@ def measure_speed(
       console: where progress shows.
 
     Returns:
-      `cells`, one a side, `ratio`, ours against theirs in speed by the minimum, and `matmul`.
+      `cells`, one a side, `ratio`, ours against theirs in speed by the minimum, `ratios` of
+      like with like, and `matmul`.
     """
-    sides = [OURS, REFERENCE, RESPONSES] if compare else [OURS, RESPONSES]
+    sides = [OURS, REFERENCE, OURS_ALL, REFERENCE_RESPONSES] if compare else [OURS, OURS_ALL]
     seconds: dict[str, list[float]] = {side: [] for side in sides}
     alone = float("inf")
     with console.counting("rounds", rounds) as show:
@@ -207,23 +225,27 @@ def measure_speed(
             show(turn + 1)
     products = matrix_products(config, rows * length)
     operations = sum(2 * np.prod(sizes, dtype=float) * n for sizes, n in products.items())
+    least = {side: min(times) for side, times in seconds.items()}
     cells = [
         {
             "implementation": side,
-            "minimum_s": min(times),
+            "minimum_s": least[side],
             "median_s": statistics.median(times),
-            "tokens_per_s": rows * length / min(times),
-            # Of the products that scoring all tokens takes; responses alone take fewer.
-            "gflops": None if side == RESPONSES else operations / min(times) / 1e9,
+            "tokens_per_s": rows * length / least[side],
         }
         for side, times in seconds.items()
     ]
-    ours = min(seconds[OURS])
     return {
         "threads": cpus(),
         "cells": cells,
-        "ratio": min(seconds[REFERENCE]) / ours if compare else None,
-        "matmul": {"gflops": operations / alone / 1e9, "share": alone / ours},
+        "ratio": least[REFERENCE] / least[OURS] if compare else None,
+        "ratios": {
+            "all tokens": least[REFERENCE] / least[OURS_ALL],
+            "responses only": least[REFERENCE_RESPONSES] / least[OURS],
+        }
+        if compare
+        else {},
+        "matmul": {"gflops": operations / alone / 1e9, "share": alone / least[OURS_ALL]},
     }
 
 
@@ -302,9 +324,10 @@ def measure_here(what: str, config: ModelConfig, *, rows: int, length: int, part
     if what == PRODUCTS:
         return time_products(config, rows * length)
     batch = make_batch(config, rows, length)
-    if what == REFERENCE:
-        return time_passes(their_pass(config, batch, cpus()))
-    return time_passes(our_pass(config, batch, responses_only=what == RESPONSES))
+    responses_only = what in (OURS, REFERENCE_RESPONSES)
+    if what in (OURS, OURS_ALL):
+        return time_passes(our_pass(config, batch, responses_only=responses_only))
+    return time_passes(their_pass(config, batch, cpus(), responses_only=responses_only))
 
 
 def judge(report: dict[str, Any]) -> list[dict[str, Any]]:
@@ -336,19 +359,21 @@ def tables(report: dict[str, Any]) -> str:
         f"Forward and backward of {settings['rows']} x {settings['length']} tokens, "
         f"{settings['preset']}, float32, {report['threads']} threads, remat {settings['remat']}:",
         "",
-        "| | minimum | median | tokens/s | GFLOP/s |",
-        "| --- | --- | --- | --- | --- |",
+        "| | minimum | median | tokens/s |",
+        "| --- | --- | --- | --- |",
     ]
     lines += [
         f"| {cell['implementation']} | {cell['minimum_s']:.2f} s | {cell['median_s']:.2f} s "
-        f"| {cell['tokens_per_s']:.0f} "
-        f"| {'' if cell['gflops'] is None else format(cell['gflops'], '.1f')} |"
+        f"| {cell['tokens_per_s']:.0f} |"
         for cell in report["cells"]
     ]
     memory, matmul = report["memory"], report["matmul"]
+    if report["ratios"]:
+        alike = (f"{what} {ratio:.2f}" for what, ratio in report["ratios"].items())
+        lines += ["", f"Speed against {REFERENCE}, like with like: {', '.join(alike)}."]
     lines += [
         "",
-        f"Its products alone: {matmul['gflops']:.1f} GFLOP/s, of which {OURS} reaches "
+        f"The products alone: {matmul['gflops']:.1f} GFLOP/s, of which {OURS_ALL} reaches "
         f"{matmul['share']:.2f}.",
         f"Memory of an update in {settings['microbatches']} microbatches: "
         f"{memory['resident_gib']:.2f} GiB resident at the peak, "
@@ -382,7 +407,7 @@ def main() -> None:
     parser.add_argument("--preset", choices=list(PRESETS), default="smollm2-135m")
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--length", type=int, default=512, help="tokens a row")
-    parser.add_argument("--rounds", type=int, default=3, help=f"of {PASSES} passes a side")
+    parser.add_argument("--rounds", type=int, default=2, help=f"of {PASSES} passes a side")
     parser.add_argument(
         "--microbatches", type=int, default=2, help="of the update whose memory is measured"
     )
@@ -390,7 +415,7 @@ def main() -> None:
     parser.add_argument("--ours-only", action="store_true", help="leave transformers out")
     parser.add_argument(
         "--apart",
-        choices=[OURS, REFERENCE, RESPONSES, PRODUCTS, MEMORY],
+        choices=[OURS, REFERENCE, OURS_ALL, REFERENCE_RESPONSES, PRODUCTS, MEMORY],
         help=argparse.SUPPRESS,
     )
     options = parser.parse_args()
