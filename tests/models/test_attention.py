@@ -1,5 +1,8 @@
 """Attention in blocks, of all rows at once or row by row, is plain attention."""
 
+import functools
+
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,31 +22,50 @@ def plain(queries, keys, values):
     return jnp.einsum("bnqs,bsnh->bqnh", weights, values)
 
 
-@pytest.mark.parametrize("block", [1, 4, 16])
-@pytest.mark.parametrize("cached", [0, 2**21], ids=["row by row", "at once"])
-def test_forward_and_gradients(monkeypatch, cached, block):
-    monkeypatch.setattr(attention, "_CACHED_ELEMENTS", cached)
+AT_A_TIME = pytest.mark.parametrize("cached", [0, 2**21], ids=["row by row", "at once"])
+
+
+def draw_arrays(dtype):
+    """Queries, keys, values and the slope of the result: weights come near 0 and near 1."""
     draw = np.random.default_rng(0).normal
     shapes = [(ROWS, LENGTH, heads, SIZE) for heads in (HEADS, KV_HEADS, KV_HEADS, HEADS)]
-    # Spread enough for weights near 0 and near 1.
-    *arrays, gradient = (draw(scale=2, size=shape).astype(np.float32) for shape in shapes)
+    return [jnp.asarray(draw(scale=2, size=shape), dtype) for shape in shapes]
 
-    def in_blocks(*arrays):
-        return attention.causal_attention(*arrays, block=block)
 
-    def run(function):
-        def both(*arrays):
-            result, pull = jax.vjp(function, *arrays)
-            return result, pull(jnp.asarray(gradient))
+def result_and_slopes(function, *arrays, slope):
+    """The result and, pulled back from its slope, those of queries, keys and values."""
 
-        return jax.jit(both)
+    def both(*arrays):
+        result, pull = jax.vjp(function, *arrays)
+        return result, *pull(slope)
 
-    for got, want in zip(
-        jax.tree.leaves(run(in_blocks)(*arrays)),
-        jax.tree.leaves(run(plain)(*arrays)),
-        strict=True,
-    ):
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    return jax.jit(both)(*arrays)
+
+
+@pytest.mark.parametrize("block", [1, 4, 16])
+@AT_A_TIME
+def test_forward_and_gradients(monkeypatch, cached, block):
+    monkeypatch.setattr(attention, "_CACHED_ELEMENTS", cached)
+    *arrays, slope = draw_arrays(jnp.float32)
+    in_blocks = functools.partial(attention.causal_attention, block=block)
+    got = result_and_slopes(in_blocks, *arrays, slope=slope)
+    want = result_and_slopes(plain, *arrays, slope=slope)
+    chex.assert_trees_all_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+@AT_A_TIME
+def test_bfloat16_loses_no_more_than_its_rounding(monkeypatch, cached):
+    monkeypatch.setattr(attention, "_CACHED_ELEMENTS", cached)
+    *arrays, slope = draw_arrays(jnp.bfloat16)
+    in_blocks = functools.partial(attention.causal_attention, block=4)
+    got = result_and_slopes(in_blocks, *arrays, slope=slope)
+    exact = [x.astype(jnp.float32) for x in arrays]
+    want = result_and_slopes(plain, *exact, slope=slope.astype(jnp.float32))
+    for rounded, whole in zip(got, want, strict=True):
+        assert rounded.dtype == jnp.bfloat16
+        error = np.max(np.abs(np.asarray(rounded, np.float32) - whole)) / np.max(np.abs(whole))
+        # A few roundings of 2**-9 each, of the weights, of their slopes and of the result.
+        assert 0 < error < 4 * 2**-9
 
 
 def test_only_what_does_not_stay_in_the_caches_goes_row_by_row():

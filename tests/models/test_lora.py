@@ -4,7 +4,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from freshper_jax.models import LoraConfig, adapt_model, init_adapters, merge_adapters
+from freshper_jax.models import (
+    LoraConfig,
+    adapt_model,
+    init_adapters,
+    merge_adapters,
+    scoring,
+)
 from tests.models import oracle
 from tests.models.common import small_config, small_model
 
@@ -60,17 +66,22 @@ def test_adapted_and_merged_models_equal_a_numpy_decoder_with_merged_kernels(sca
         np.testing.assert_allclose(plain[row], exact, rtol=1e-4, atol=1e-4)
 
 
-def test_gradient_equals_differences_of_the_numpy_decoder():
+@pytest.mark.parametrize("masked", [False, True])
+def test_gradient_equals_differences_of_the_numpy_decoder(monkeypatch, masked):
+    # With a mask: two positions of the 13 words at a time.
+    monkeypatch.setattr(scoring, "_CHUNK_ELEMENTS", 2 * 13)
     model, params = small_model(remat="dots")
     adapted, adapters = adapt_model(model, LORA), random_adapters(model.config)
     tokens = random_tokens()[:1]
+    mask = np.isin(np.arange(10), [3, 4, 8]) if masked else np.ones(10, bool)
 
     def objective(adapters):
-        return adapted.token_log_probs((params, adapters), tokens)[0].sum()
+        chosen = mask[None] if masked else None
+        return adapted.token_log_probs((params, adapters), tokens, 1.0, chosen)[0].sum()
 
     def reference(adapters):
         merged = plain_merge(params, adapters, 2.0)
-        return oracle.token_log_probs(model.config, merged, tokens[0])[0].sum()
+        return oracle.token_log_probs(model.config, merged, tokens[0])[0][mask].sum()
 
     gradient = jax.jit(jax.grad(objective))(adapters)
     exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), adapters)
